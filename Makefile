@@ -1,0 +1,36 @@
+# Thin: each line is a command that you could type. README has them for people without make.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+NB     ?=
+ARGS   ?=
+
+.PHONY: run lab test refresh index lint clean
+
+run: $(VENV)/installed   ## all notebooks through papermill, and a report: make run NB="06 polar" ARGS="--resume"
+	$(BIN)/python -m utils.batch $(NB) $(ARGS)
+
+test: $(VENV)/installed  ## everything: the tools, and every output of every notebook
+	$(BIN)/python -m pytest $(ARGS)
+
+lab: $(VENV)/installed   ## JupyterLab on the first page
+	$(BIN)/jupyter lab notebooks/00_start_here.ipynb $(ARGS)
+
+refresh: $(VENV)/installed  ## run notebooks again in place and store what they print: make refresh NB=06
+	$(BIN)/python -m utils.refresh $(NB)
+
+index: $(VENV)/installed    ## write README's table of notebooks again
+	$(BIN)/python -m utils.index
+
+lint: $(VENV)/installed     ## what is wrong with the notebooks, in a few seconds
+	$(BIN)/python -m utils.lint $(NB)
+
+clean:                      ## what the tools made: reports, executed copies, what torch.compile generated
+	rm -rf build
+
+# The stamp is written last: an installation that broke off is done again.
+$(VENV)/installed: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"torch-whatsnew needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}: make run PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
+	touch $@

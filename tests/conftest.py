@@ -1,0 +1,66 @@
+"""Fixtures for all tests: small notebooks made in code, so that a test shows what is wrong with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from utils.paths import ROOT
+from utils.refresh import normalise
+
+
+def stdout(text: str) -> Any:
+    return new_output("stream", name="stdout", text=text)
+
+
+def notebook(*cells: Any, **tutorial: Any) -> Any:
+    """A notebook in normal form. A string is a code cell, a (source, output text) pair one that printed it."""
+    nb = new_notebook()
+    for index, cell in enumerate(cells):
+        if isinstance(cell, str):
+            cell = new_code_cell(cell)
+        elif isinstance(cell, tuple):
+            cell = new_code_cell(cell[0], outputs=[stdout(cell[1])] if cell[1] else [])
+        cell.id = f"c{index}"
+        nb.cells.append(cell)
+    if tutorial:
+        nb.metadata["tutorial"] = tutorial
+    normalise(nb)
+    return nb
+
+
+def text(source: str) -> Any:
+    return new_markdown_cell(source)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Write a notebook to a file in the test's own folder: `write("01_name.ipynb", cell, …)`."""
+
+    def _write(name: str, *cells: Any, **tutorial: Any) -> Path:
+        path = tmp_path / name
+        nbformat.write(notebook(*cells, **tutorial), path)
+        return path
+
+    return _write
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run `python -m …` as a person would, with more environment as keywords."""
+
+    def _python(*args: Any, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+        hidden = ("PYTEST_CURRENT_TEST", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_ADDOPTS")
+        env = {k: v for k, v in os.environ.items() if k not in hidden} | {"CI": "1"} | environment
+        command = [sys.executable, "-m", *map(str, args)]
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout)
+
+    return _python

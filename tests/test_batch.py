@@ -1,0 +1,247 @@
+"""The batch runner, on notebooks that are right, wrong, hanging, deadly, early to leave, and on bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+from conftest import notebook, text
+from nbformat.v4 import new_code_cell
+
+from utils import batch
+from utils.batch import BadInput, _value, complaints, plan
+from utils.paths import ROOT
+from utils.report import Report, Result
+
+SETUP = "from utils import setup\nsetup()"
+PARAMETERS = new_code_cell(
+    "SIZE = 3  # rows\nNAME = 'x'  # label\nRATE = 0.5  # speed", metadata={"tags": ["parameters"]}
+)
+DRAWS = "import matplotlib.pyplot as plt\n_ = plt.plot([1, 2])\nplt.show()"
+
+BOOKS: dict[str, list[Any]] = {
+    "01_right": [
+        text("# Do it right"),
+        SETUP,
+        PARAMETERS,
+        "print(SIZE)",
+        DRAWS,
+        "#| requires: cuda\n1 / 0",
+        "print(1)",
+    ],
+    "02_raises": [text("# Raise"), PARAMETERS, "print('before')", "{}['missing']", "print('after')"],
+    "03_dies": [text("# Die"), "x = 1", "import os\nos.kill(os.getpid(), 9)", "print('after')"],
+    "04_leaves": [text("# Leave"), "x = 1", "import sys\nsys.exit(0)", "print('after')"],
+    "05_hangs": [text("# Hang"), "x = 1", "import threading\nthreading.Event().wait()"],
+}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], dict[str, Any], Path]:
+    """One batch over all of them, and a file that is no notebook: (process, report by name, build folder)."""
+    folder = tmp_path_factory.mktemp("books")
+    for name, cells in BOOKS.items():
+        nbformat.write(
+            notebook(*cells, summary="x", budget_mb=1 if name == "01_right" else 1500), folder / f"{name}.ipynb"
+        )
+    (folder / "06_corrupt.ipynb").write_text('{"cells": [')
+    build = folder / "build"
+    names = [*BOOKS, "06_corrupt"]
+    command = [sys.executable, "-m", "utils.batch", *[str(folder / f"{n}.ipynb") for n in names]]
+    command += ["--build", str(build), "--limit", "20", "-p", "SIZE", "4", "--junit", str(folder / "second.xml")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, env=os.environ | {"CI": "1"})
+    assert (build / "report.json").exists(), done.stdout + done.stderr
+    report = json.loads((build / "report.json").read_text())
+    return done, {r["name"]: r for r in report["results"]} | {"": report}, build
+
+
+def test_statuses(ran: Any) -> None:
+    status = {name: r["status"] for name, r in ran[1].items() if name}
+    assert status == {
+        "01_right": "passed",
+        "02_raises": "failed",
+        "03_dies": "kernel died",
+        "04_leaves": "failed",
+        "05_hangs": "timed out",
+        "06_corrupt": "failed",
+    }
+    assert ran[0].returncode == 1
+    assert ran[0].stdout.rstrip().endswith("1 passed, 5 failed")
+
+
+@pytest.mark.parametrize(
+    ("name", "cell", "words"),
+    [
+        ("02_raises", 3, "KeyError: 'missing'"),
+        ("03_dies", 2, "the kernel died"),
+        ("04_leaves", 3, "stopped before cell 3 without an error (sys.exit?)"),
+        ("05_hangs", 2, "still running after 20 s"),
+        ("06_corrupt", 0, "not a notebook"),
+    ],
+)
+def test_the_error_names_the_cell(ran: Any, name: str, cell: int, words: str) -> None:
+    error = ran[1][name]["error"]
+    assert error["cell"] == cell and words in error["what"]
+    assert f"cell {cell}: " in ran[0].stdout and words in ran[0].stdout
+
+
+def test_cells_are_counted_and_skips_have_reasons(ran: Any) -> None:
+    right, dies = ran[1]["01_right"], ran[1]["03_dies"]
+    assert (right["cells"], right["ran"]) == (6, 5)
+    [skipped] = right["skipped"]
+    assert skipped["cell"] == 5 and skipped["reason"].startswith("needs cuda; this machine has ")
+    assert dies["cells"] == 3
+
+
+def test_parameters_go_where_they_are_known(ran: Any) -> None:
+    assert ran[1]["01_right"]["parameters"] == ran[1]["02_raises"]["parameters"] == {"SIZE": 4}
+    assert ran[1]["03_dies"]["parameters"] == {}
+    executed = nbformat.read(ran[2] / "executed" / "01_right.ipynb", 4)
+    assert any(o.get("text") == "4\n" for c in executed.cells for o in c.get("outputs", []))
+    assert str(ROOT) not in (ran[2] / "executed" / "01_right.ipynb").read_text()
+
+
+def test_time_and_memory_are_measured(ran: Any) -> None:
+    right = ran[1]["01_right"]
+    assert 60 < right["peak_mb"] < 3000
+    assert 0 < right["cell_seconds"] < right["seconds"] < 100
+    assert "OVER BUDGET" in ran[0].stdout
+    assert ran[1]["05_hangs"]["seconds"] < 30
+
+
+def test_the_report_can_be_opened(ran: Any) -> None:
+    _, report, build = ran
+    page = (build / "report.html").read_text()
+    for name in report:
+        assert name in page
+    assert "executed/01_right.html" in page and (build / "executed" / "01_right.html").exists()
+    [picture] = report["01_right"]["pictures"]
+    assert f"executed/{picture}" in page
+    assert (build / "executed" / picture).read_bytes().startswith(b"\x89PNG")
+    assert "needs cuda; this machine has" in page and "KeyError: &#39;missing&#39;" in page
+
+
+def test_junit_says_the_same(ran: Any) -> None:
+    text = (ran[2] / "junit.xml").read_text()
+    assert text == (ran[2].parent / "second.xml").read_text()
+    suites = {s.get("name"): s for s in ET.fromstring(text)}
+    assert {n: s.get("failures") for n, s in suites.items()} == {n: "0" if n == "01_right" else "1" for n in suites}
+    assert suites["01_right"].get("skipped") == "1"
+    assert suites["03_dies"].find("testcase/failure").get("type") == "kernel died"
+
+
+def test_no_process_is_left(ran: Any) -> None:
+    left = [p for p in psutil.process_iter(["cmdline"]) if str(ran[2].parent) in " ".join(p.info["cmdline"] or [])]
+    assert left == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["no_such_notebook"], "fits no notebook"),
+        (["06", "-p", "NO_SUCH", "1"], "no chosen notebook has a parameter NO_SUCH; there are: "),
+        (["06", "--all"], "say one of them"),
+        (["06", "--jobs", "0"], "must be above zero"),
+        (["06", "--device", "cuda>=99"], "needs cuda>=99; this machine has"),
+        (["06", "--device", "cdua"], "did you mean 'cuda'"),
+        (["06", "--build", "/proc/no/such"], "choose another folder with --build"),
+    ],
+)
+def test_bad_input_runs_nothing(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    if "--build" not in arguments:
+        arguments = [*arguments, "--build", str(tmp_path)]
+    assert batch.main(arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_two_batches_in_one_folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    with batch.build_folder(tmp_path):
+        assert batch.main(["06", "--build", str(tmp_path)]) == 2
+    assert "another batch is running" in capsys.readouterr().err
+
+
+def test_a_folder_without_notebooks_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch, "select", lambda names: [])
+    with pytest.raises(BadInput, match="no notebook to run"):
+        plan([], {}, {})
+    assert not Report(date="", jobs=1, results=[]).ok
+
+
+@pytest.mark.parametrize(
+    ("text", "default", "value"),
+    [("4", 3, 4), ("4", 0.5, 4.0), ("1e-3", 0.5, 0.001), ("4", "x", "4"), ("True", False, True), ("[1]", [2], [1])],
+)
+def test_parameter_values(text: str, default: object, value: object) -> None:
+    assert _value("P", text, default) == value and type(_value("P", text, default)) is type(value)
+
+
+@pytest.mark.parametrize(("text", "default"), [("many", 3), ("0.5", 3), ("1", True), ("x", 0.5)])
+def test_a_value_of_another_kind_is_refused(text: str, default: object) -> None:
+    with pytest.raises(BadInput, match="parameter P is a "):
+        _value("P", text, default)
+
+
+def test_the_longest_comes_first(write: Callable[..., Path]) -> None:
+    paths = [str(write(f"0{i}_a.ipynb", "1", summary="x")) for i in range(3)]
+    earlier = {"00_a": Result("00_a", seconds=5), "02_a": Result("02_a", seconds=50)}
+    assert [p.stem for p in plan(paths, {}, earlier)[0]] == ["01_a", "02_a", "00_a"]  # a new one may be long
+
+
+def test_complaints_turn_a_batch_red() -> None:
+    report = Report(date="", jobs=1, results=[Result("06_linalg_polar", status="passed", peak_mb=9, budget_mb=5)])
+    assert complaints(report, None, False) == []
+    assert "over its budget: 9 MB of 5 MB" in complaints(report, None, True)[0]
+    assert "has a cell that asks for xpu" in complaints(report, "xpu", False)[0]
+    assert complaints(report, "cuda", False) == []
+
+
+def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+    names = [str(p) for p in sorted(folder.glob("*.ipynb"))]
+    command = [sys.executable, "-m", "utils.batch", *names, "--build", str(folder / "build"), "--jobs", "1", *more]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"CI": "1"}
+    )
+
+
+def test_ctrl_c_loses_nothing_and_resume_goes_on(write: Callable[..., Path], tmp_path: Path) -> None:
+    write("01_quick.ipynb", SETUP, summary="x")
+    slow = write("02_slow.ipynb", SETUP, "import threading\nthreading.Event().wait()", summary="x")
+    process = start(tmp_path)
+    report = tmp_path / "build" / "report.json"
+    until = time.monotonic() + 90
+    while not (report.exists() and '"passed"' in report.read_text()) and time.monotonic() < until:
+        time.sleep(0.2)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130, out + err
+    assert "--resume goes on" in out and "Traceback" not in err
+    status = {r["name"]: r["status"] for r in json.loads(report.read_text())["results"]}
+    assert status == {"01_quick": "passed", "02_slow": "not run"}
+
+    nbformat.write(notebook(SETUP, summary="x"), slow)
+    process = start(tmp_path, "--resume")
+    out, err = process.communicate(timeout=90)
+    assert process.returncode == 0, out + err
+    results = {r["name"]: r for r in json.loads(report.read_text())["results"]}
+    assert results["01_quick"]["kept"] and not results["02_slow"]["kept"]
+    assert "kept from the last run" in out and out.rstrip().endswith("2 passed, 0 failed")
+
+
+def test_list_runs_nothing(capsys: pytest.CaptureFixture) -> None:
+    assert batch.main(["--list", "06"]) == 0
+    out = capsys.readouterr().out
+    assert "06_linalg_polar: " in out and "-p STEPS " in out and "mps, macos>=15: " in out

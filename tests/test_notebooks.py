@@ -1,0 +1,141 @@
+"""The collection itself: rules, exercises, parameters, README. nbval, which runs beside this, compares outputs."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+from utils import index
+from utils.catalog import all_notebooks, code_cells, describe, parameters, read, tags
+from utils.lint import IGNORED, compared_share, is_tutorial, lint, lint_ledger, names, sections, solution_code
+from utils.notebook import EXERCISE_MIME
+from utils.paths import ROOT
+from utils.refresh import _comparable, execute
+
+PATHS = all_notebooks()
+TUTORIALS = [path for path in PATHS if is_tutorial(read(path))]
+COMPARED_SHARE = 0.9  # of all cells that print, over the collection; raise it when it rises
+
+
+def by_name(path: Path) -> str:
+    return path.stem
+
+
+@pytest.mark.parametrize("path", PATHS, ids=by_name)
+def test_it_keeps_to_the_rules(path: Path) -> None:
+    assert lint(path) == []
+
+
+def test_every_row_of_a_finished_notebook_has_its_verdict() -> None:
+    assert lint_ledger() == []
+
+
+def test_most_of_what_is_printed_is_compared() -> None:
+    shares = {path.stem: compared_share(read(path)) for path in TUTORIALS}
+    assert sum(shares.values()) / len(shares) >= COMPARED_SHARE, shares
+
+
+def run(path: Path, cells: list[Any]) -> list[Any]:
+    """Run copies of cells in a fresh kernel, in the notebook's folder; returns them with their outputs."""
+    copies = [copy.deepcopy(cell) for cell in cells]  # one by one: a cell may stand there twice
+    for number, cell in enumerate(copies):
+        cell.id, cell.outputs = f"c{number}", []
+    execute(new_notebook(cells=copies), path.parent)
+    return copies
+
+
+def preamble(nb: Any) -> list[Any]:
+    parts = sections(nb)
+    return [*parts.get("", []), *parts.get("Setup", [])]
+
+
+def verdict_of(cell: Any) -> dict[str, Any]:
+    [found] = [o.data[EXERCISE_MIME] for o in cell.outputs if EXERCISE_MIME in o.get("data", {})]
+    return found
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=by_name)
+def test_solutions_solve_and_stubs_do_not(path: Path) -> None:
+    nb = read(path)
+    solutions = iter([solution_code(c) for c in nb.cells if "solution" in tags(c)])
+    cells, checks = preamble(nb), []
+    for cell in sections(nb)["Exercises"]:
+        cells.append(cell)
+        if "exercise" in tags(cell):
+            cells.append(new_code_cell(next(solutions)))
+        elif "check(" in cell.source:
+            checks.append(len(cells) - 1)
+            assert verdict_of(cell)["open"], "the stored output is that of the untouched stub"
+    done = run(path, cells)
+    for number in checks:
+        found = verdict_of(done[number])
+        assert found["passed"], done[number].outputs[0].data["text/plain"]
+
+
+@pytest.mark.parametrize("path", TUTORIALS, ids=by_name)
+def test_each_parameter_changes_something(path: Path) -> None:
+    nb = read(path)
+    [tagged] = [c for c in code_cells(nb) if "parameters" in tags(c)]
+    variations = describe(path).variations
+    assert set(variations) == set(parameters(nb))
+    parts = {title: cells for title, cells in sections(nb).items() if title not in ("", "Setup")}
+    cells, spans = preamble(nb), {}
+    for name, value in variations.items():
+        using = [cells for cells in parts.values() if any(name in names(c.source)[0] for c in cells)]
+        chosen = [cell for part in using or parts.values() for cell in part]
+        begin = len(cells)
+        cells += chosen
+        cells.append(new_code_cell(f"{name} = {value!r}"))
+        cells += chosen
+        cells.append(tagged)
+        spans[name] = (begin, len(chosen))
+    done = run(path, cells)
+    for name, (begin, count) in spans.items():
+        before, after = done[begin : begin + count], done[begin + count + 1 : begin + 2 * count + 1]
+        assert any(differ(a, b) for a, b in zip(before, after, strict=True)), f"{name} changes no output"
+
+
+def differ(one: Any, other: Any) -> bool:
+    """Do two runs of a cell show something else? Timings do not count."""
+    if IGNORED in tags(one):
+        return False
+    pictures = [[o.get("data", {}).get("image/png") for o in cell.outputs] for cell in (one, other)]
+    return _comparable(one.outputs) != _comparable(other.outputs) or pictures[0] != pictures[1]
+
+
+def test_readme_has_the_table_that_the_notebooks_give() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert index.updated(readme, [describe(p) for p in PATHS]) == readme, "run make index"
+
+
+def test_a_readme_without_its_markers_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"README\.md needs the line"):
+        index.updated("# nothing", [])
+
+
+def test_readme_names_only_what_is_there() -> None:
+    import re
+
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", readme):
+        assert (ROOT / target).exists(), target
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target in re.findall(r"`?make (\w+)", readme):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE) or target in ("sense",), target
+
+
+def test_binder_has_what_requirements_have() -> None:
+    """The same packages and bounds, but for torch, which is the CPU build there, and `-e .`, which postBuild does."""
+
+    def lines(path: Path) -> set[str]:
+        stripped = [line.partition("#")[0].strip() for line in path.read_text("utf-8").splitlines()]
+        return {line for line in stripped if line and not line.startswith(("-", "torch"))}
+
+    assert lines(ROOT / "binder" / "requirements.txt") == lines(ROOT / "requirements.txt")
+    assert "-e" not in [
+        line.split()[0] for line in (ROOT / "binder" / "requirements.txt").read_text().splitlines() if line
+    ]

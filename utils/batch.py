@@ -1,0 +1,366 @@
+"""Run notebooks through papermill, several at once, and report: `python -m utils.batch [06 polar …]`.
+
+Each runs in a process of its own, in its own folder, with a wall-clock limit. build/ holds report.html, report.json
+and junit.xml, rewritten after each notebook, and the executed copies. The exit status is 0 if at least one notebook
+was chosen and all passed, 1 if one did not, 2 for input that makes no sense, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import datetime
+import hashlib
+import importlib.metadata
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from packaging.version import Version
+
+from utils import gate
+from utils.catalog import SelectionError, describe, parameters, read, select
+from utils.paths import BUILD, keep_compiled
+from utils.progress import Progress
+from utils.report import Report, Result, read_results
+from utils.worker import DIED, FAILED, NOT_RUN, PASSED, TIMED_OUT, Job, run
+
+SAMPLE_EVERY = 0.2  # seconds between two looks at the memory of the process trees
+
+
+class BadInput(Exception):
+    """What was asked for makes no sense; the message says what to do."""
+
+
+@dataclass
+class Running:
+    """A notebook on its way."""
+
+    result: Result
+    process: Any
+    events: Any
+    began: float
+    done: dict[str, Any] | None = None
+    cell: int = 0
+    last_sample: float = 0.0
+    family: dict[int, psutil.Process] = field(default_factory=dict)
+
+
+def plan(names: list[str], given: dict[str, str], earlier: dict[str, Result]) -> tuple[list[Path], list[Result]]:
+    """The chosen notebooks, longest first as far as an earlier run tells, with their parameters.
+
+    A parameter goes to the notebooks that have it. Raises BadInput for one that none of them has, or whose value is
+    of another kind than the default.
+    """
+    try:
+        paths = select(names)
+    except SelectionError as error:
+        raise BadInput(str(error)) from None
+    if not paths:
+        raise BadInput("there is no notebook to run")
+    results, known = [], {}
+    for path in paths:
+        result = Result(name=path.stem, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+        try:
+            told = describe(path)
+            defaults = parameters(read(path))
+        except Exception as error:
+            result.status = FAILED
+            what = (str(error).splitlines() or [type(error).__name__])[0]
+            result.error = {"cell": 0, "what": f"this is not a notebook that can be read: {what[:200]}"}
+        else:
+            result.title, result.budget_seconds, result.budget_mb = told.title, told.budget_seconds, told.budget_mb
+            known |= defaults
+            result.parameters = {n: _value(n, v, defaults[n]) for n, v in given.items() if n in defaults}
+        results.append(result)
+    if unknown := sorted(set(given) - set(known)):
+        there = ", ".join(f"{name} = {value!r}" for name, value in known.items()) or "none"
+        raise BadInput(f"no chosen notebook has a parameter {', '.join(unknown)}; there are: {there}")
+    if len({p.stem for p in paths}) < len(paths):
+        raise BadInput(
+            "two of the chosen notebooks have the same name; their executed copies would overwrite each other"
+        )
+    order = sorted(
+        range(len(paths)), key=lambda i: -(earlier[r.name].seconds if (r := results[i]).name in earlier else 1e9)
+    )
+    return [paths[i] for i in order], [results[i] for i in order]
+
+
+def _value(name: str, text: str, default: Any) -> Any:
+    """A parameter's value from the command line: a Python literal, or the text itself."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        value = text
+    if isinstance(default, str):
+        value = text
+    if isinstance(default, float) and type(value) is int:
+        value = float(value)
+    if default is not None and type(value) is not type(default):
+        raise BadInput(f"parameter {name} is a {type(default).__name__} (default {default!r}), and {text!r} is not")
+    return value
+
+
+def tree_mb(running: Running) -> float:
+    """Memory of a worker, its kernel and all that they started, in MB (10^6 bytes).
+
+    Proportional set size where the system has it, so that pages which processes share count once; elsewhere what is
+    unique to each process.
+    """
+    try:
+        parent = running.family.setdefault(running.process.pid, psutil.Process(running.process.pid))
+        for child in parent.children(recursive=True):
+            running.family.setdefault(child.pid, child)
+    except psutil.Error:
+        pass
+    total = 0
+    for process in running.family.values():
+        with contextlib.suppress(psutil.Error, OSError):
+            full = process.memory_full_info()
+            total += getattr(full, "pss", full.uss)
+    return total / 1e6
+
+
+def end_tree(running: Running) -> None:
+    """End a worker with its kernel and all that they started."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(running.process.pid).children(recursive=True):
+            running.family.setdefault(child.pid, child)
+    for process in running.family.values():
+        with contextlib.suppress(psutil.Error):  # psutil knows if the number now belongs to another process
+            process.kill()
+    running.process.kill()
+    running.process.join()
+
+
+class Batch:
+    """A batch on its way: starts notebooks while there are places, listens, measures, writes the report."""
+
+    def __init__(self, paths: list[Path], report: Report, folder: Path, limit: float, junit: Path | None) -> None:
+        self.report, self.folder, self.limit, self.junit = report, folder, limit, junit
+        self.waiting = [(p, r) for p, r in zip(paths, report.results, strict=True) if r.status == NOT_RUN]
+        self.running: dict[int, Running] = {}
+        self.began = time.monotonic()
+        method = "spawn" if sys.platform == "win32" else "forkserver"
+        self.context = multiprocessing.get_context(method)
+        if method == "forkserver":
+            self.context.set_forkserver_preload(["utils.worker"])
+
+    def run(self, progress: Progress) -> None:
+        """Run all that waits. On KeyboardInterrupt everything started is ended, and the report is written."""
+        try:
+            for result in self.report.results:
+                if result.status != NOT_RUN:
+                    progress.end(result)
+            while self.waiting or self.running:
+                while self.waiting and len(self.running) < self.report.jobs:
+                    self.start(*self.waiting.pop(0), progress)
+                for slot in list(self.running):
+                    self.listen(slot, progress)
+                time.sleep(0.02)
+            self.report.finished = True
+        finally:
+            for running in self.running.values():
+                end_tree(running)
+            self.save()
+
+    def start(self, path: Path, result: Result, progress: Progress) -> None:
+        slot = min(set(range(self.report.jobs)) - set(self.running))
+        executed = self.folder / "executed" / path.name
+        for old in executed.parent.glob(f"{path.stem}*"):
+            old.unlink()
+        events, theirs = self.context.Pipe(duplex=False)
+        job = Job(notebook=path, executed=executed, parameters=result.parameters)
+        process = self.context.Process(target=run, args=(job, theirs), name=path.stem)
+        process.start()
+        theirs.close()
+        result.slot, result.started = slot, time.monotonic() - self.began
+        self.running[slot] = Running(result, process, events, began=time.monotonic())
+        progress.start(result, path)
+
+    def listen(self, slot: int, progress: Progress) -> None:
+        """Take what a worker sent, measure it, and see to its end."""
+        running = self.running[slot]
+        result, now = running.result, time.monotonic()
+        result.seconds = now - running.began
+        with contextlib.suppress(EOFError):
+            while running.events.poll():
+                kind, content = running.events.recv()
+                if kind == "cell":
+                    running.cell = content
+                else:
+                    running.done = content
+        if now - running.last_sample > SAMPLE_EVERY:
+            result.peak_mb = max(result.peak_mb, tree_mb(running))
+            running.last_sample = now
+            progress.tell(result, running.cell)
+        if running.done is not None:
+            running.process.join(timeout=10)
+            for name, value in running.done.items():
+                setattr(result, name, value)
+        elif not running.process.is_alive() and not running.events.poll():
+            result.status = DIED
+            result.error = {"cell": running.cell, "what": f"its process ended with status {running.process.exitcode}"}
+        elif result.seconds > self.limit:
+            result.status = TIMED_OUT
+            result.error = {"cell": running.cell, "what": f"still running after {self.limit:.0f} s, and was ended"}
+        else:
+            return
+        end_tree(running)
+        del self.running[slot]
+        self.save()
+        progress.end(result)
+
+    def save(self) -> None:
+        self.report.wall = time.monotonic() - self.began
+        self.report.write(self.folder, self.junit)
+
+
+@contextlib.contextmanager
+def build_folder(folder: Path) -> Iterator[None]:
+    """Hold the build folder: made if it is missing, refused if it cannot be written or another batch holds it."""
+    from filelock import FileLock, Timeout
+
+    try:
+        (folder / "executed").mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".batch.lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise BadInput(f"another batch is running in {folder}; wait for it, or choose another with --build") from None
+    except OSError as error:
+        raise BadInput(f"cannot write in {folder} ({error.strerror}); choose another folder with --build") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def keep_finished(report: Report, earlier: dict[str, Result]) -> None:
+    """For --resume: what passed before, from the same file, parameters and torch, need not run again."""
+    torch = Version(importlib.metadata.version("torch")).public
+    for i, result in enumerate(report.results):
+        old = earlier.get(result.name)
+        same = old and (old.sha256, old.parameters) == (result.sha256, result.parameters)
+        if same and old.status == PASSED and old.machine and Version(old.machine["torch"]).public == torch:
+            old.kept = True
+            report.results[i] = old
+
+
+def complaints(report: Report, device: str | None, enforce_budget: bool) -> list[str]:
+    """What makes a batch fail although its notebooks passed."""
+    found = []
+    if enforce_budget:
+        found += [f"{r.name} is over its budget: {', '.join(r.over)}" for r in report.results if r.over]
+    if device:
+        words = {need.word for need in gate.parse(device)}
+        asked = [r for r in report.results if words & _words_of(r)]
+        if not asked:
+            found.append(f"no chosen notebook has a cell that asks for {device}: nothing was tried on it")
+    return found
+
+
+def _words_of(result: Result) -> set[str]:
+    try:
+        [path] = select([result.name])
+        return {need.word for spec in describe(path).needs for need in gate.parse(spec)}
+    except (SelectionError, ValueError):
+        return set()
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    parser = argparse.ArgumentParser(prog="python -m utils.batch", description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("notebooks", nargs="*", help="numbers, names, parts of names or paths (all if none is given)")
+    add("--all", action="store_true", help="all notebooks, said out loud")
+    add("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="a parameter, as in papermill")
+    add(
+        "--device",
+        metavar="WORDS",
+        help="refuse to start unless this machine has it, as in `#| requires:`: 'cuda>=9.0'",
+    )
+    add("-j", "--jobs", type=int, default=min(cores, 8), help="how many at once (%(default)s)")
+    add("--limit", type=float, default=600, metavar="SECONDS", help="wall-clock limit for a notebook (%(default)s)")
+    add("--resume", action="store_true", help="leave out what passed before and has not changed")
+    add("--cold", action="store_true", help="with an empty torch.compile cache")
+    add("--enforce-budget", action="store_true", help="fail if a notebook takes more time or memory than it may")
+    add("--junit", type=Path, metavar="FILE", help="a second copy of junit.xml")
+    add("--build", type=Path, default=BUILD, metavar="FOLDER", help="where the report goes (%(default)s)")
+    add("--list", action="store_true", help="show the notebooks, what they need and their parameters, and run nothing")
+    return parser.parse_args(argv)
+
+
+def show_list(names: list[str]) -> None:
+    """Print what there is to run."""
+    for path in select(names):
+        told = describe(path)
+        print(f"{told.name}: {told.title}")
+        for name, value in parameters(read(path)).items():
+            print(f"    -p {name} {value!r}")
+        for spec in told.needs:
+            reason = gate.unmet(spec)
+            print(f"    {spec}: {'here' if reason is None else reason}")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; returns the exit status."""
+    options = arguments(argv)
+    try:
+        return _main(options)
+    except (BadInput, SelectionError, gate.RequirementError) as error:
+        print(f"batch: {error}", file=sys.stderr)
+        return 2
+
+
+def _main(options: argparse.Namespace) -> int:
+    if options.all and options.notebooks:
+        raise BadInput("--all and names of notebooks: say one of them")
+    if options.jobs < 1 or options.limit <= 0:
+        raise BadInput("--jobs and --limit must be above zero")
+    if options.list:
+        show_list(options.notebooks)
+        return 0
+    if options.device and (reason := gate.unmet(options.device)):
+        raise BadInput(reason)
+    folder = options.build.resolve()
+    with build_folder(folder), contextlib.ExitStack() as stack:
+        if options.cold:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = stack.enter_context(tempfile.TemporaryDirectory(prefix="cold-"))
+        else:
+            keep_compiled()
+        earlier = read_results(folder / "report.json")
+        paths, results = plan(options.notebooks, dict(options.p), earlier)
+        jobs = min(options.jobs, len(paths))
+        # notebooks that run at once share the cores instead of fighting for them
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // jobs)))
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+        report = Report(date=now, jobs=jobs, results=results)
+        if options.resume:
+            keep_finished(report, earlier)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        status = 0
+        with Progress(len(results)) as progress:
+            try:
+                Batch(paths, report, folder, options.limit, options.junit).run(progress)
+            except KeyboardInterrupt:
+                status = 130
+        for complaint in complaints(report, options.device, options.enforce_budget):
+            print(f"batch: {complaint}", file=sys.stderr)
+            status = status or 1
+        print(f"\n{folder / 'report.html'}" + (" (interrupted: --resume goes on)" if status == 130 else ""))
+        print(report.closing)
+        return status or (0 if report.ok else 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

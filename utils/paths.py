@@ -1,0 +1,21 @@
+"""Where things lie in a checkout."""
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = ROOT / "notebooks"
+LEDGER = NOTEBOOKS / "announced.toml"
+BUILD = ROOT / "build"
+#: What torch.compile generated, kept between runs; `make clean` removes it with the rest of build/.
+INDUCTOR_CACHE = BUILD / "inductor"
+
+
+def keep_compiled(cache: Path = INDUCTOR_CACHE) -> None:
+    """Let torch.compile keep its results in one known folder, unless the user chose one or it cannot be written."""
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # a read-only checkout: torch's own default, in the temporary folder, still works
+    if os.access(cache, os.W_OK):
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))

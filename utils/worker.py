@@ -1,0 +1,159 @@
+"""One notebook, run by papermill in a process of its own. The batch runner starts these and listens to them.
+
+Imported once by the fork server that the workers come from, so papermill and nbconvert are paid for once, not once a
+notebook. Nothing of JupyterLab is imported.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from utils.kernels import private_transport, skip_iri_grammar
+
+skip_iri_grammar()
+
+import nbconvert  # noqa: E402
+import papermill  # noqa: E402
+from nbclient.exceptions import CellTimeoutError, DeadKernelError  # noqa: E402
+from papermill.engines import NBClientEngine, papermill_engines  # noqa: E402
+from papermill.exceptions import PapermillExecutionError  # noqa: E402
+
+from utils.catalog import code_cells, read, tags  # noqa: E402
+from utils.claims import VERDICT_MIME  # noqa: E402
+from utils.gate import SKIPPED_MIME  # noqa: E402
+from utils.notebook import MACHINE_MIME  # noqa: E402
+
+SAVE_EVERY = 2.0  # seconds; papermill would write the whole file twice a cell
+PASSED, FAILED, TIMED_OUT, DIED, NOT_RUN = "passed", "failed", "timed out", "kernel died", "not run"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is to do. Paths are absolute."""
+
+    notebook: Path
+    executed: Path  # where the executed copy goes; its HTML and pictures stand beside it
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+class WatchedEngine(NBClientEngine):
+    """papermill's own engine, which also tells of each cell that starts and saves no more often than it must."""
+
+    @classmethod
+    def execute_managed_notebook(
+        cls, nb_man: Any, kernel_name: str, on_cell: Callable[[int], None], **kwargs: Any
+    ) -> None:
+        save, last = nb_man.save, time.monotonic()
+
+        def save_sometimes(**given: Any) -> None:
+            nonlocal last
+            if time.monotonic() - last > SAVE_EVERY:
+                save(**given)
+                last = time.monotonic()
+
+        nb_man.save = save_sometimes
+        try:
+            with private_transport() as config:
+                super().execute_managed_notebook(
+                    nb_man,
+                    kernel_name,
+                    config=config,
+                    on_cell_start=lambda cell, cell_index: on_cell(cell_index),
+                    **kwargs,
+                )
+        finally:
+            nb_man.save = save
+
+
+papermill_engines.register("watched", WatchedEngine)
+
+
+def run(job: Job, events: Any) -> None:
+    """Run the job, and send ("cell", number) for each code cell that starts, then ("done", facts)."""
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    numbers = _numbers(read(job.notebook), bool(job.parameters))
+    started, current = time.monotonic(), 0
+
+    def on_cell(index: int) -> None:
+        nonlocal current
+        if index in numbers:
+            current = numbers[index]
+            events.send(("cell", current))
+
+    status, error = PASSED, None
+    try:
+        papermill.execute_notebook(
+            job.notebook,
+            job.executed,
+            parameters=job.parameters,
+            engine_name="watched",
+            kernel_name="python3",
+            progress_bar=False,
+            cwd=job.notebook.parent,
+            on_cell=on_cell,
+        )
+    except PapermillExecutionError as failure:
+        status = FAILED
+        error = {"cell": current, "source": failure.source, "what": f"{failure.ename}: {failure.evalue}"}
+    except DeadKernelError:
+        status, error = (
+            DIED,
+            {"cell": current, "what": "the kernel died while this cell ran (killed, or out of memory?)"},
+        )
+    except CellTimeoutError as failure:
+        status, error = TIMED_OUT, {"cell": current, "what": str(failure).splitlines()[0]}
+    except Exception as failure:  # no kernel, a folder that cannot be written, …: it must be in the report
+        status, error = FAILED, {"cell": current, "what": f"{type(failure).__name__}: {failure}"}
+    seconds = time.monotonic() - started
+    events.send(("done", {"status": status, "error": error, "seconds": seconds} | look_at(job, status, error)))
+
+
+def _numbers(nb: Any, with_parameters: bool) -> dict[int, int]:
+    """Index of a cell in papermill's copy -> number among our code cells, counted from 1."""
+    numbers, shift = {}, 0
+    for index, cell in enumerate(nb.cells):
+        if cell.cell_type == "code":
+            numbers[index + shift] = len(numbers) + 1
+            if with_parameters and "parameters" in tags(cell):
+                shift = 1  # the cell that papermill puts behind it
+    return numbers
+
+
+def look_at(job: Job, status: str, error: dict | None) -> dict[str, Any]:
+    """What the executed copy shows: cells run, skipped and why, verdicts, pictures; and write its HTML and pictures."""
+    facts: dict[str, Any] = {"ran": 0, "cells": 0, "skipped": [], "verdicts": [], "pictures": [], "cell_seconds": 0.0}
+    if not job.executed.exists():
+        return facts
+    nb = read(job.executed)
+    nb.metadata.get("papermill", {}).pop("input_path", None)  # paths of this machine
+    nb.metadata.get("papermill", {}).pop("output_path", None)
+    cells = [cell for cell in code_cells(nb) if "injected-parameters" not in tags(cell)]
+    facts["cells"] = len(cells)
+    for number, cell in enumerate(cells, 1):
+        facts["cell_seconds"] += (cell.metadata.get("papermill") or {}).get("duration") or 0.0
+        for output in cell.outputs:
+            data = output.get("data", {})
+            if SKIPPED_MIME in data:
+                facts["skipped"].append({"cell": number, "reason": data[SKIPPED_MIME]["reason"]})
+            if MACHINE_MIME in data:
+                facts["machine"] = data[MACHINE_MIME]
+            if VERDICT_MIME in data:
+                facts["verdicts"].append(data[VERDICT_MIME])
+            if "image/png" in data:
+                picture = job.executed.with_name(f"{job.executed.stem}_{len(facts['pictures']) + 1}.png")
+                picture.write_bytes(base64.b64decode(data["image/png"]))
+                facts["pictures"].append(picture.name)
+    unrun = [n for n, cell in enumerate(cells, 1) if cell.execution_count is None and cell.source.strip()]
+    facts["ran"] = len(cells) - len(unrun) - len(facts["skipped"])
+    if status == PASSED and unrun:
+        what = f"the notebook stopped before cell {unrun[0]} without an error (sys.exit?)"
+        facts |= {"status": FAILED, "error": {"cell": unrun[0], "source": cells[unrun[0] - 1].source, "what": what}}
+    page, _ = nbconvert.HTMLExporter(mathjax_url="", require_js_url="", jquery_url="").from_notebook_node(nb)
+    job.executed.with_suffix(".html").write_text(page, "utf-8")
+    return facts
