@@ -31,8 +31,7 @@ from utils import gate
 from utils.catalog import SelectionError, describe, parameters, read, select
 from utils.paths import BUILD, keep_compiled
 from utils.progress import Progress
-from utils.report import Report, Result, read_results
-from utils.worker import DIED, FAILED, NOT_RUN, PASSED, TIMED_OUT, Job, run
+from utils.report import DIED, FAILED, NOT_RUN, PASSED, TIMED_OUT, Job, Report, Result, read_results
 
 SAMPLE_EVERY = 0.2  # seconds between two looks at the memory of the process trees
 
@@ -142,6 +141,13 @@ def end_tree(running: Running) -> None:
     running.process.join()
 
 
+def work(job: Job, events: Any) -> None:
+    """What a worker process does. Where there is a fork server, the import was done there, once for all."""
+    from utils.worker import run
+
+    run(job, events)
+
+
 class Batch:
     """A batch on its way: starts notebooks while there are places, listens, measures, writes the report."""
 
@@ -180,7 +186,7 @@ class Batch:
             old.unlink()
         events, theirs = self.context.Pipe(duplex=False)
         job = Job(notebook=path, executed=executed, parameters=result.parameters)
-        process = self.context.Process(target=run, args=(job, theirs), name=path.stem)
+        process = self.context.Process(target=work, args=(job, theirs), name=path.stem)
         process.start()
         theirs.close()
         result.slot, result.started = slot, time.monotonic() - self.began

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from utils.report import Result
-from utils.worker import PASSED
+from utils.report import PASSED, Result
 
 
 class Progress:

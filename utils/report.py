@@ -10,7 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from utils.worker import FAILED, NOT_RUN, PASSED
+PASSED, FAILED, TIMED_OUT, DIED, NOT_RUN = "passed", "failed", "timed out", "kernel died", "not run"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is to do. Paths are absolute."""
+
+    notebook: Path
+    executed: Path  # where the executed copy goes; its HTML and pictures stand beside it
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def log(self) -> Path:
+        """What the worker and the kernel wrote that is in no cell."""
+        return self.executed.with_suffix(".log")
 
 
 @dataclass

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import base64
 import logging
+import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from utils.kernels import private_transport, skip_iri_grammar
@@ -21,6 +20,7 @@ skip_iri_grammar()
 import nbconvert  # noqa: E402
 import papermill  # noqa: E402
 from nbclient.exceptions import CellTimeoutError, DeadKernelError  # noqa: E402
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook  # noqa: E402
 from papermill.engines import NBClientEngine, papermill_engines  # noqa: E402
 from papermill.exceptions import PapermillExecutionError  # noqa: E402
 
@@ -28,18 +28,13 @@ from utils.catalog import code_cells, read, tags  # noqa: E402
 from utils.claims import VERDICT_MIME  # noqa: E402
 from utils.gate import SKIPPED_MIME  # noqa: E402
 from utils.notebook import MACHINE_MIME  # noqa: E402
+from utils.report import DIED, FAILED, PASSED, TIMED_OUT, Job  # noqa: E402
 
 SAVE_EVERY = 2.0  # seconds; papermill would write the whole file twice a cell
-PASSED, FAILED, TIMED_OUT, DIED, NOT_RUN = "passed", "failed", "timed out", "kernel died", "not run"
 
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker is to do. Paths are absolute."""
-
-    notebook: Path
-    executed: Path  # where the executed copy goes; its HTML and pictures stand beside it
-    parameters: dict[str, Any] = field(default_factory=dict)
+#: Made and used once before the workers are forked, so that none of them reads templates and highlighters again.
+HTML = nbconvert.HTMLExporter(mathjax_url="", require_js_url="", jquery_url="")
+HTML.from_notebook_node(new_notebook(cells=[new_markdown_cell("`x`"), new_code_cell("x = 1")]))
 
 
 class WatchedEngine(NBClientEngine):
@@ -64,6 +59,7 @@ class WatchedEngine(NBClientEngine):
                     nb_man,
                     kernel_name,
                     config=config,
+                    shutdown_kernel="immediate",  # nothing is left to save, and a polite end takes a second
                     on_cell_start=lambda cell, cell_index: on_cell(cell_index),
                     **kwargs,
                 )
@@ -77,6 +73,9 @@ papermill_engines.register("watched", WatchedEngine)
 def run(job: Job, events: Any) -> None:
     """Run the job, and send ("cell", number) for each code cell that starts, then ("done", facts)."""
     logging.getLogger("papermill").setLevel(logging.ERROR)
+    with open(job.log, "wb") as log:  # what the kernel says of itself, for instance when it crashes
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
     numbers = _numbers(read(job.notebook), bool(job.parameters))
     started, current = time.monotonic(), 0
 
@@ -102,16 +101,19 @@ def run(job: Job, events: Any) -> None:
         status = FAILED
         error = {"cell": current, "source": failure.source, "what": f"{failure.ename}: {failure.evalue}"}
     except DeadKernelError:
-        status, error = (
-            DIED,
-            {"cell": current, "what": "the kernel died while this cell ran (killed, or out of memory?)"},
-        )
+        status, error = DIED, {"cell": current, "what": f"the kernel died while this cell ran{last_words(job)}"}
     except CellTimeoutError as failure:
         status, error = TIMED_OUT, {"cell": current, "what": str(failure).splitlines()[0]}
     except Exception as failure:  # no kernel, a folder that cannot be written, …: it must be in the report
         status, error = FAILED, {"cell": current, "what": f"{type(failure).__name__}: {failure}"}
     seconds = time.monotonic() - started
-    events.send(("done", {"status": status, "error": error, "seconds": seconds} | look_at(job, status, error)))
+    events.send(("done", {"status": status, "error": error, "seconds": seconds} | look_at(job, status)))
+
+
+def last_words(job: Job) -> str:
+    """What the kernel wrote last before it died, or a guess where it wrote nothing."""
+    lines = job.log.read_text("utf-8", "replace").strip().splitlines()
+    return f": {lines[-1]}" if lines else " (killed? out of memory?)"
 
 
 def _numbers(nb: Any, with_parameters: bool) -> dict[int, int]:
@@ -125,8 +127,10 @@ def _numbers(nb: Any, with_parameters: bool) -> dict[int, int]:
     return numbers
 
 
-def look_at(job: Job, status: str, error: dict | None) -> dict[str, Any]:
+def look_at(job: Job, status: str) -> dict[str, Any]:
     """What the executed copy shows: cells run, skipped and why, verdicts, pictures; and write its HTML and pictures."""
+    if job.log.exists() and not job.log.stat().st_size:
+        job.log.unlink()
     facts: dict[str, Any] = {"ran": 0, "cells": 0, "skipped": [], "verdicts": [], "pictures": [], "cell_seconds": 0.0}
     if not job.executed.exists():
         return facts
@@ -154,6 +158,6 @@ def look_at(job: Job, status: str, error: dict | None) -> dict[str, Any]:
     if status == PASSED and unrun:
         what = f"the notebook stopped before cell {unrun[0]} without an error (sys.exit?)"
         facts |= {"status": FAILED, "error": {"cell": unrun[0], "source": cells[unrun[0] - 1].source, "what": what}}
-    page, _ = nbconvert.HTMLExporter(mathjax_url="", require_js_url="", jquery_url="").from_notebook_node(nb)
+    page, _ = HTML.from_notebook_node(nb)
     job.executed.with_suffix(".html").write_text(page, "utf-8")
     return facts
