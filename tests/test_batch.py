@@ -212,7 +212,13 @@ def start(folder: Path, *more: str) -> subprocess.Popen[str]:
     names = [str(p) for p in sorted(folder.glob("*.ipynb"))]
     command = [sys.executable, "-m", "utils.batch", *names, "--build", str(folder / "build"), "--jobs", "1", *more]
     return subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"CI": "1"}
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"CI": "1"},
+        start_new_session=True,
     )
 
 
@@ -225,7 +231,7 @@ def test_ctrl_c_loses_nothing_and_resume_goes_on(write: Callable[..., Path], tmp
     while not (report.exists() and '"passed"' in report.read_text()) and time.monotonic() < until:
         time.sleep(0.2)
     time.sleep(1)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, out + err
     assert "--resume goes on" in out and "Traceback" not in err
