@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -251,3 +252,12 @@ def test_list_runs_nothing(capsys: pytest.CaptureFixture) -> None:
     assert batch.main(["--list", "06"]) == 0
     out = capsys.readouterr().out
     assert "06_linalg_polar: " in out and "-p STEPS " in out and "mps, macos>=15: " in out
+
+
+def test_workers_import_nothing_of_jupyterlab() -> None:
+    """And not the grammar that makes `import nbformat` slow where JupyterLab is installed."""
+    code = "import sys, utils.worker; print(sorted({m.split('.')[0] for m, v in sys.modules.items() if v}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    found = set(ast.literal_eval(done.stdout))
+    assert {"papermill", "nbformat", "nbconvert"} <= found, done.stderr
+    assert not found & {"jupyterlab", "jupyter_server", "notebook", "rfc3987_syntax", "torch", "matplotlib"}
