@@ -60,6 +60,21 @@ def test_a_second_run_changes_nothing_and_recordings_survive(write: Callable[...
     assert path.read_bytes() == first
 
 
+def test_timings_stay_until_their_cell_changes(write: Callable[..., Path]) -> None:
+    source = "import time\nprint(time.perf_counter())"
+    path = write("01_a.ipynb", new_code_cell(source, metadata={"tags": ["nbval-ignore-output", "timing"]}))
+    refresh(path, HERE)
+    first = path.read_bytes()
+    refresh(path, HERE)
+    assert path.read_bytes() == first
+    nb = read(path)
+    code_cells(nb)[0].source += "  # changed"
+    nbformat.write(nb, path)
+    before = outputs(path)
+    refresh(path, HERE)
+    assert outputs(path) != before
+
+
 def test_a_failing_cell_leaves_the_file_as_it_was(write: Callable[..., Path], capsys: pytest.CaptureFixture) -> None:
     path = write("01_a.ipynb", "print('new')", "1 / 0")
     before = path.read_bytes()

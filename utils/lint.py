@@ -24,7 +24,7 @@ from utils import gate
 from utils.catalog import SelectionError, code_cells, parameters, parse_cell, read, select, source_sha256, tags
 from utils.claims import ledger
 from utils.paths import NOTEBOOKS
-from utils.refresh import normalise, not_recorded
+from utils.refresh import TIMING, normalise, not_recorded
 
 Rule = Callable[[Any], Iterator[str]]
 RULES: dict[str, Rule] = {}
@@ -57,7 +57,7 @@ BANNED = {
     r"(?m)[)\w\]];\s*$": "write `_ = …` or end with plt.show()",
     r"NBVAL_|nbval-skip|PYTEST_VALIDATE": "use the gate, or make the output comparable",
 }
-IGNORED, TIMING, MACHINE = "nbval-ignore-output", "timing", "machine"
+IGNORED, MACHINE = "nbval-ignore-output", "machine"
 COMPARED_SHARE = 0.85
 PNG_BYTES, FILE_BYTES = 100_000, 900_000
 MOST_LINES, MEDIAN_LINES, MOST_CELLS, FEWEST_CELLS = 30, 10, 30, 15

@@ -27,8 +27,9 @@ LANGUAGE = {  # without the version, which differs from machine to machine
     "nbconvert_exporter": "python",
     "pygments_lexer": "ipython3",
 }
+TIMING = "timing"  # tag of a cell that shows measured times
 KEPT_NOTEBOOK_METADATA = ("kernelspec", "language_info", "tutorial")
-KEPT_CELL_METADATA = ("tags", "recorded", "jupyter")
+KEPT_CELL_METADATA = ("tags", "recorded", "timed", "jupyter")
 
 
 def not_recorded(spec: str) -> str:
@@ -116,6 +117,7 @@ def refresh(path: Path, machine: Machine | None = None) -> list[str]:
 
     nb = read(path)
     told, absent, ran = [], [], []
+    timed = {cell.id: [*cell.outputs] for cell in code_cells(nb) if cell.metadata.get("timed") == source_sha256(cell)}
     for number, (cell, specs) in enumerate(cell_requires(nb), 1):
         own, reason = specs[1], away(specs, machine)
         if reason:
@@ -136,6 +138,11 @@ def refresh(path: Path, machine: Machine | None = None) -> list[str]:
     for cell in absent:
         cell.metadata["tags"] = [t for t in tags(cell) if t != "skip-execution"]
     normalise(nb)
+    for cell in code_cells(nb):  # timings differ from run to run: those of the first run stay until the cell changes
+        cell.metadata.pop("timed", None)
+        if TIMING in tags(cell):
+            cell.outputs = timed.get(cell.id, cell.outputs)
+            cell.metadata["timed"] = source_sha256(cell)
     for cell, before in ran:
         old = cell.metadata.get("recorded")
         if not (old and old["source_sha256"] == source_sha256(cell) and _comparable(cell.outputs) == before):
