@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import textwrap
@@ -43,6 +44,8 @@ def setup(requires: str | None = None) -> None:
         raise ModuleNotFoundError("these notebooks need torch: run `pip install -r requirements.txt` in the checkout")
     for start, _reason in KNOWN_WARNINGS:
         warnings.filterwarnings("ignore", message=re.escape(start))
+    # a CUDA build on a machine with CUDA's tools and no GPU says so on stderr, with the time of day
+    logging.getLogger("torch.utils.cpp_extension").addFilter(lambda r: "No CUDA runtime is found" not in r.getMessage())
     import torch
 
     from utils.figures import use_style
