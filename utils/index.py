@@ -13,10 +13,22 @@ from utils.paths import ROOT
 START, END = "<!-- index: written by `make index` -->", "<!-- end of index -->"
 
 
+IN_WORDS = {
+    "cuda": "NVIDIA GPUs",
+    "cuda_runtime": "NVIDIA GPUs",
+    "mps": "Apple GPUs",
+    "xpu": "Intel GPUs",
+    "rocm": "AMD GPUs",
+    "accelerator": "any GPU",
+    "accelerators": "several GPUs",
+    "amx": "CPUs with AMX",
+}
+
+
 def needs_in_words(told: Tutorial) -> str:
     """What the notebook runs on: always a CPU, and more where it has cells for it."""
-    more = [need.word for spec in told.needs for need in gate.parse(spec) if need.word in gate.HARDWARE]
-    more = list(dict.fromkeys("cuda" if word == "cuda_runtime" else word for word in more if word != "macos"))
+    words = [need.word for spec in told.needs for need in gate.parse(spec)]
+    more = dict.fromkeys(IN_WORDS[word] for word in words if word in IN_WORDS)
     return "any CPU" + (f"; more on {', '.join(more)}" if more else "")
 
 
