@@ -13,7 +13,6 @@ from utils import hardware
 from utils.hardware import Machine, memory_gib, probe
 from utils.paths import ROOT
 
-
 AGREES = """
 import torch
 from utils.hardware import probe
