@@ -172,6 +172,11 @@ BROKEN: list[tuple[str, Callable[[Any], None], str]] = [
     ("gated_api", source(8, "#| requires: cuda\ntorch.cuda.no_such_thing()"), "line 2: there is no torch.cuda.no_such"),
     ("gated_api", source(8, "#| requires: cuda\ntorch.cuda.synchronize(gpu=1)"), "line 2: torch.cuda.synchronize: "),
     ("gated_api", source(8, "#| requires: cuda\ntorch.linalg.polar(x, side='left')"), "no such argument: side"),
+    (
+        "gated_api",
+        source(8, "%%script {sys.executable}\n#| requires: xpu\nimport torch\ntorch.xpu.no_such_thing()"),
+        "line 4: there is no torch.xpu.no_such",
+    ),
     ("gated_api", source(8, "#| requires: xpu\nfrom torch.xpu import warp"), "cannot import warp"),
 ]
 
