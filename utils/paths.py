@@ -12,7 +12,12 @@ INDUCTOR_CACHE = BUILD / "inductor"
 
 
 def keep_compiled(cache: Path = INDUCTOR_CACHE) -> None:
-    """Let torch.compile keep its results in one known folder, unless the user chose one or it cannot be written."""
+    """Let torch.compile keep its results in one known folder, unless the user chose one or it cannot be written.
+
+    And let it compile in the kernel's own process: its pool of workers would import torch once a core, which is more
+    memory than a small machine has, and our kernels are few and small.
+    """
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError:
