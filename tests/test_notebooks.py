@@ -1,4 +1,4 @@
-"""The collection itself: rules, exercises, parameters, README. nbval, which runs beside this, compares outputs."""
+"""The collection itself: rules, exercises, README. nbval, which runs beside this, compares outputs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 from utils import index
-from utils.catalog import all_notebooks, code_cells, describe, parameters, read, tags
-from utils.lint import IGNORED, compared_share, is_tutorial, lint, lint_ledger, names, sections, solution_code
+from utils.catalog import all_notebooks, describe, read, tags
+from utils.lint import compared_share, is_tutorial, lint, lint_ledger, sections, solution_code
 from utils.notebook import EXERCISE_MIME
 from utils.paths import ROOT
-from utils.refresh import _comparable, execute
+from utils.refresh import execute
 
 PATHS = all_notebooks()
 TUTORIALS = [path for path in PATHS if is_tutorial(read(path))]
@@ -74,37 +74,6 @@ def test_solutions_solve_and_stubs_do_not(path: Path) -> None:
     for number in checks:
         found = verdict_of(done[number])
         assert found["passed"], done[number].outputs[0].data["text/plain"]
-
-
-@pytest.mark.parametrize("path", TUTORIALS, ids=by_name)
-def test_each_parameter_changes_something(path: Path) -> None:
-    nb = read(path)
-    [tagged] = [c for c in code_cells(nb) if "parameters" in tags(c)]
-    variations = describe(path).variations
-    assert set(variations) == set(parameters(nb))
-    parts = {title: cells for title, cells in sections(nb).items() if title not in ("", "Setup")}
-    cells, spans = preamble(nb), {}
-    for name, value in variations.items():
-        using = [cells for cells in parts.values() if any(name in names(c.source)[0] for c in cells)]
-        chosen = [cell for part in using or parts.values() for cell in part]
-        begin = len(cells)
-        cells += chosen
-        cells.append(new_code_cell(f"{name} = {value!r}"))
-        cells += chosen
-        cells.append(tagged)
-        spans[name] = (begin, len(chosen))
-    done = run(path, cells)
-    for name, (begin, count) in spans.items():
-        before, after = done[begin : begin + count], done[begin + count + 1 : begin + 2 * count + 1]
-        assert any(differ(a, b) for a, b in zip(before, after, strict=True)), f"{name} changes no output"
-
-
-def differ(one: Any, other: Any) -> bool:
-    """Do two runs of a cell show something else? Timings do not count."""
-    if IGNORED in tags(one):
-        return False
-    pictures = [[o.get("data", {}).get("image/png") for o in cell.outputs] for cell in (one, other)]
-    return _comparable(one.outputs) != _comparable(other.outputs) or pictures[0] != pictures[1]
 
 
 def test_readme_has_the_table_that_the_notebooks_give() -> None:
