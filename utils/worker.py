@@ -18,6 +18,7 @@ from utils.kernels import private_transport, skip_iri_grammar
 skip_iri_grammar()
 
 import nbconvert  # noqa: E402
+import nbformat  # noqa: E402
 import papermill  # noqa: E402
 from nbclient.exceptions import CellTimeoutError, DeadKernelError  # noqa: E402
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook  # noqa: E402
@@ -137,6 +138,7 @@ def look_at(job: Job, status: str) -> dict[str, Any]:
     nb = read(job.executed)
     nb.metadata.get("papermill", {}).pop("input_path", None)  # paths of this machine
     nb.metadata.get("papermill", {}).pop("output_path", None)
+    nbformat.write(nb, job.executed)
     cells = [cell for cell in code_cells(nb) if "injected-parameters" not in tags(cell)]
     facts["cells"] = len(cells)
     for number, cell in enumerate(cells, 1):
