@@ -15,6 +15,7 @@ from nbformat.v4 import new_code_cell, new_output
 
 from utils import lint
 from utils.catalog import source_sha256
+from utils.claims import VERDICT_MIME, ledger, verdict_text
 from utils.lint import RULES
 from utils.refresh import normalise
 
@@ -28,6 +29,14 @@ def exercise(name: str) -> list[Any]:
     solution = text(SOLUTION.format(name))
     solution.metadata["tags"] = ["solution"]
     return [stub, (f"check({name}, {{'is one': lambda f: f(1) == 1}})", "Open: write it.\n"), solution]
+
+
+def told(word: str = "holds", **change: str) -> Any:
+    """The output of a verdict on 2.14-polar."""
+    data = {"row": "2.14-polar", "verdict": word, "note": ""} | change
+    return new_output(
+        "display_data", {"text/plain": verdict_text(ledger()["2.14-polar"], word, ""), VERDICT_MIME: data}
+    )
 
 
 def good() -> Any:
@@ -56,7 +65,7 @@ def good() -> Any:
         *exercise("first"),
         *exercise("second"),
         text("## Announced and shipped"),
-        ("held = torch.ones(1).item() == 1\nverdict('2.14-polar', holds=held)", "2.14-polar · holds\n"),
+        new_code_cell("held = torch.ones(1).item() == 1\nverdict('2.14-polar', holds=held)", outputs=[told()]),
         ("print(1)", "1\n"),
         ("print(2)", "2\n"),
         text("## Summary"),
@@ -167,8 +176,22 @@ BROKEN: list[tuple[str, Callable[[Any], None], str]] = [
     ("exercises", source(10, "first(1)"), "comes a cell with check"),
     ("exercises", heading("```python", "```"), "a solution is a ```python block"),
     ("exercises", tag(11), "1 exercises and 2 solutions"),
+    ("filled", source(3, "1  # FILL: what it is"), "still to be filled: '1  # FILL: what it is'"),
+    ("filled", lambda nb: nb.metadata.tutorial.update(since="FILL"), "tutorial.since is still to be filled"),
     ("verdicts", source(13, "verdict('2.14-pole', holds=1 > 0)"), "'2.14-pole', which is no row"),
     ("verdicts", source(13, "verdict('2.14-polar', holds=True)"), "is typed in"),
+    (
+        "verdicts",
+        source(13, "held, rows = 2 > 1, []\nrows.append(held)\nverdict('2.14-polar', holds=all(rows))"),
+        "typed in",
+    ),
+    ("verdicts", output(13), "cell 13 stores no verdict on 2.14-polar"),
+    ("verdicts", output(13, told("is fine")), "that `verdict` does not give"),
+    (
+        "verdicts",
+        output(13, told("differs", verdict="holds")),
+        "the text and the data of the verdict on 2.14-polar differ",
+    ),
     ("gated_api", source(8, "#| requires: cuda\ntorch.cuda.no_such_thing()"), "line 2: there is no torch.cuda.no_such"),
     ("gated_api", source(8, "#| requires: cuda\ntorch.cuda.synchronize(gpu=1)"), "line 2: torch.cuda.synchronize: "),
     ("gated_api", source(8, "#| requires: cuda\ntorch.linalg.polar(x, side='left')"), "no such argument: side"),
@@ -238,6 +261,11 @@ def test_the_ledger_is_held_against_the_notebooks(tmp_path: Path, monkeypatch: p
     nb = good()
     nbformat.write(nb, tmp_path / "06_linalg_polar.ipynb")
     assert lint.lint_ledger(tmp_path) == ["ledger: 06_linalg_polar gives no verdict on 2.14-sqrth"]
+    del rows["2.14-sqrth"]
+    assert lint.lint_ledger(tmp_path) == []
+    nbformat.write(nb, tmp_path / "01_try.ipynb")
+    [problem] = lint.lint_ledger(tmp_path)
+    assert problem == "ledger: 01_try gives a verdict on 2.14-polar, whose row names 06_linalg_polar"
 
 
 def test_the_command_says_what_to_mend(python, tmp_path: Path) -> None:

@@ -62,7 +62,11 @@ class Word:
 
 
 #: Packages whose name is not that of their module.
-PACKAGES = {"nvmath": "nvmath-python"}
+PACKAGES = {
+    "nvmath": "nvmath-python",
+    "cutlass.operators": "nvidia-cutlass-operators",
+    "cuda.bindings": "cuda-bindings",
+}
 
 
 def _yes(there: bool) -> str | None:
@@ -158,8 +162,12 @@ def _resolves(name: str) -> bool:
 def _missing(need: Need, machine: Machine) -> str | None:
     """The fact that speaks against a need on this machine, or None if it is met."""
     if need.word == "module":
-        package = PACKAGES.get(need.name, need.name)
-        return None if _importable(need.name) else f"no {need.name} (pip install {package})"
+        if _importable(need.name):
+            return None
+        top = need.name.partition(".")[0]
+        if top == "torch":  # no package to install: another release or build of torch has it
+            return f"torch {machine.torch} without {need.name}" if machine.torch else "no torch"
+        return f"no {need.name} (pip install {PACKAGES.get(need.name, PACKAGES.get(top, top))})"
     if need.word == "symbol":
         if need.name in machine.without or not _resolves(need.name):
             return f"torch {machine.torch} without {need.name}"

@@ -21,8 +21,19 @@ from pathlib import Path
 from typing import Any
 
 from utils import gate
-from utils.catalog import SelectionError, code_cells, parameters, parse_cell, read, select, source_sha256, tags
-from utils.claims import ledger
+from utils.catalog import (
+    SelectionError,
+    all_notebooks,
+    code_cells,
+    parameters,
+    parse_cell,
+    read,
+    select,
+    source_sha256,
+    tags,
+)
+from utils.claims import DIFFERS, HOLDS, PLANNED, VERDICT_MIME, ledger, verdict_calls, verdict_text
+from utils.new import FILL
 from utils.paths import NOTEBOOKS
 from utils.refresh import TIMING, normalise, not_recorded
 
@@ -124,6 +135,19 @@ def tutorial_metadata(nb: Any) -> Iterator[str]:
         yield "notebook metadata needs tutorial.summary, one sentence for the index"
     elif unknown := set(told) - known:
         yield f"unknown tutorial metadata: {', '.join(sorted(unknown))}"
+
+
+@rule
+def filled(nb: Any) -> Iterator[str]:
+    """Nothing is left of the skeleton's notes to its author."""
+    told = nb.metadata.get("tutorial", {})
+    for name in ("summary", "since", "topics"):
+        if FILL in str(told.get(name, "")):
+            yield f"tutorial.{name} is still to be filled"
+    for cell in nb.cells:
+        for line in cell.source.splitlines():
+            if re.search(rf"\b{FILL}\b", line):
+                yield f"still to be filled: {line.strip()[:80]!r}"
 
 
 @rule
@@ -393,26 +417,55 @@ def solution_code(cell: Any) -> str | None:
     return match[1] if match else None
 
 
-def verdict_rows(nb: Any) -> dict[str, ast.Call]:
-    """The ledger rows that a notebook gives verdicts on, with the calls."""
-    calls = {}
-    for _, cell in numbered(nb):
-        for node in ast.walk(parse_cell(cell.source)):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "verdict" and node.args:
-                calls[getattr(node.args[0], "value", None)] = node
-    return calls
+def verdict_rows(nb: Any) -> dict[str, Any]:
+    """The ledger rows that a notebook gives verdicts on, with the cells."""
+    return {row: cell for cell in code_cells(nb) for row in verdict_calls(cell.source)}
 
 
 @rule
 def verdicts(nb: Any) -> Iterator[str]:
-    """A verdict is about a row of the ledger, and computed."""
+    """A verdict is about a row of the ledger, and computed; what is stored of it is what `verdict` shows."""
     rows = ledger()
-    for row, call in verdict_rows(nb).items():
-        if row not in rows:
-            yield f"verdict on {row!r}, which is no row of announced.toml"
-        holds = next((k.value for k in call.keywords if k.arg == "holds"), None)
-        if holds is None or isinstance(holds, ast.Constant):
-            yield f"the verdict on {row} is typed in; compute it in the cell"
+    for number, cell in numbered(nb):
+        stored = [o.data for o in cell.outputs if VERDICT_MIME in o.get("data", {})]
+        for row, call in verdict_calls(cell.source).items():
+            if row not in rows:
+                yield f"verdict on {row!r}, which is no row of announced.toml"
+                continue
+            holds = next((k.value for k in call.keywords if k.arg == "holds"), None)
+            if holds is None or not computed(holds, cell.source):
+                yield f"the verdict on {row} is typed in; compute it in the cell"
+            asked = gate.asks_for_hardware(gate.directive(cell.source)) and "recorded" not in cell.metadata
+            if not asked and row not in [data[VERDICT_MIME].get("row") for data in stored]:
+                yield f"cell {number} stores no verdict on {row}; run make refresh"
+        for data in stored:
+            told = data[VERDICT_MIME]
+            if (row := rows.get(told.get("row"))) is None or told.get("verdict") not in (HOLDS, DIFFERS):
+                yield f"cell {number} stores a verdict that `verdict` does not give: {told}"
+            elif data.get("text/plain") != verdict_text(row, told["verdict"], told.get("note", "")):
+                yield f"cell {number}: the text and the data of the verdict on {row.id} differ; run make refresh"
+
+
+def computed(expression: ast.expr, source: str) -> bool:
+    """Does the value come from something outside the cell's own constants?"""
+    given: dict[str, list[ast.AST]] = {}
+    nodes = list(ast.walk(parse_cell(source)))
+    for node in nodes:
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
+            for name in (n for target in _targets(node) for n in ast.walk(target) if isinstance(n, ast.Name)):
+                given.setdefault(name.id, []).append(node.value)
+    for node in nodes:  # held.append(…)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given.get(getattr(node.func.value, "id", ""), []).extend(node.args)
+    waiting, seen = [expression], set()
+    while waiting:
+        for node in ast.walk(waiting.pop()):
+            if isinstance(node, ast.Name) and node.id not in seen and not hasattr(builtins, node.id):
+                if node.id not in given:
+                    return True  # an import, a function, a loop's variable, or what a cell above computed
+                seen.add(node.id)
+                waiting += given[node.id]
+    return False
 
 
 @rule
@@ -526,16 +579,20 @@ def lint(path: Path) -> list[str]:
 
 
 def lint_ledger(folder: Path = NOTEBOOKS) -> list[str]:
-    """Rows whose notebook is missing, and rows that their notebook gives no verdict on."""
-    found = []
-    for row in ledger().values():
-        path = folder / f"{row.notebook}.ipynb"
-        if row.notebook == "planned":
+    """Rows whose notebook is missing or gives no verdict on them, and verdicts of another notebook than the row's."""
+    found, rows = [], ledger()
+    said = {path.stem: verdict_rows(read(path)) for path in all_notebooks(folder)}
+    for row in rows.values():
+        if row.notebook == PLANNED:
             continue
-        if not path.exists():
+        if row.notebook not in said:
             found.append(f"ledger: row {row.id} names {row.notebook}, and there is no such notebook")
-        elif row.id not in verdict_rows(read(path)):
+        elif row.id not in said[row.notebook]:
             found.append(f"ledger: {row.notebook} gives no verdict on {row.id}")
+    for name, cells in said.items():
+        for row_id in cells:
+            if row_id in rows and rows[row_id].notebook != name:
+                found.append(f"ledger: {name} gives a verdict on {row_id}, whose row names {rows[row_id].notebook}")
     return found
 
 
