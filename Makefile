@@ -5,13 +5,16 @@ BIN     = $(VENV)/bin
 NB     ?=
 ARGS   ?=
 
-.PHONY: run lab test refresh index lint clean
+.PHONY: run lab test test-launch refresh index lint versions new clean
 
 run: $(VENV)/installed   ## all notebooks through papermill, and a report: make run NB="06 polar" ARGS="--resume"
 	$(BIN)/python -m utils.batch $(NB) $(ARGS)
 
 test: $(VENV)/installed  ## everything: the tools, and every output of every notebook
 	$(BIN)/python -m pytest $(ARGS)
+
+test-launch: $(VENV)/launch  ## the ways in, for real: JupyterLab in Chromium, Binder's build and limits
+	$(BIN)/python -m pytest -m launch tests/launch -n 0 $(ARGS)
 
 lab: $(VENV)/installed   ## JupyterLab on the first page
 	$(BIN)/jupyter lab notebooks/00_start_here.ipynb $(ARGS)
@@ -25,6 +28,12 @@ index: $(VENV)/installed    ## write README's table of notebooks again
 lint: $(VENV)/installed     ## what is wrong with the notebooks, in a few seconds
 	$(BIN)/python -m utils.lint $(NB)
 
+versions: $(VENV)/installed  ## all notebooks under other releases of torch: make versions ARGS="2.13.0"
+	$(BIN)/python -m utils.versions $(ARGS)
+
+new: $(VENV)/installed      ## the skeleton of a notebook: make new TITLE="Sort with torch.sort"
+	$(BIN)/python -m utils.new "$(TITLE)" $(ARGS)
+
 clean:                      ## what the tools made: reports, executed copies, what torch.compile generated
 	rm -rf build
 
@@ -33,4 +42,8 @@ $(VENV)/installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"torch-whatsnew needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}: make run PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/launch: $(VENV)/installed tests/launch/requirements.txt
+	$(BIN)/python -m pip install --disable-pip-version-check -r tests/launch/requirements.txt
 	touch $@

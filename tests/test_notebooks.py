@@ -1,4 +1,4 @@
-"""The collection itself: rules, exercises, README. nbval, which runs beside this, compares outputs."""
+"""The collection itself: rules, exercises, binder. nbval, which runs beside this, compares outputs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from utils import index
-from utils.catalog import all_notebooks, describe, read, tags
+from utils.catalog import all_notebooks, read, tags
 from utils.lint import compared_share, is_tutorial, lint, lint_ledger, sections, solution_code
 from utils.notebook import EXERCISE_MIME
 from utils.paths import ROOT
@@ -74,27 +73,6 @@ def test_solutions_solve_and_stubs_do_not(path: Path) -> None:
     for number in checks:
         found = verdict_of(done[number])
         assert found["passed"], done[number].outputs[0].data["text/plain"]
-
-
-def test_readme_has_the_table_that_the_notebooks_give() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert index.updated(readme, [describe(p) for p in PATHS]) == readme, "run make index"
-
-
-def test_a_readme_without_its_markers_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"README\.md needs the line"):
-        index.updated("# nothing", [])
-
-
-def test_readme_names_only_what_is_there() -> None:
-    import re
-
-    readme = (ROOT / "README.md").read_text("utf-8")
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", readme):
-        assert (ROOT / target).exists(), target
-    makefile = (ROOT / "Makefile").read_text("utf-8")
-    for target in re.findall(r"`?make (\w+)", readme):
-        assert re.search(rf"^{target}:", makefile, re.MULTILINE) or target in ("sense",), target
 
 
 def test_binder_has_what_requirements_have() -> None:

@@ -32,6 +32,7 @@ class Tutorial:
     title: str
     summary: str
     since: str
+    topics: tuple[str, ...]
     budget_seconds: float
     budget_mb: float
     variations: dict[str, Any]  # parameter -> another value for it, with which an output must change
@@ -122,6 +123,7 @@ def describe(path: Path) -> Tutorial:
         title=title,
         summary=told.get("summary", ""),
         since=told.get("since", ""),
+        topics=tuple(told.get("topics", ())),
         budget_seconds=told.get("budget_seconds", BUDGET_SECONDS),
         budget_mb=told.get("budget_mb", BUDGET_MB),
         variations=dict(told.get("variations", {})),

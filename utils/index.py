@@ -1,17 +1,23 @@
-"""README's table of notebooks, written from what the notebooks say of themselves: `python -m utils.index`."""
+"""What README says of the notebooks, written from the notebooks, the ledger and the last measurement: `make index`."""
 
 from __future__ import annotations
 
 import sys
+import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
-from utils import gate
+from packaging.version import Version
+
+from utils import gate, versions
 from utils.catalog import Tutorial, all_notebooks, describe
+from utils.claims import DIFFERS, HOLDS, NEEDS, PLANNED, Answer, answers, standings
 from utils.paths import ROOT
+from utils.versions import FAILS, LACKS, RUNS, Under
 
 START, END = "<!-- index: written by `make index` -->", "<!-- end of index -->"
-
 
 IN_WORDS = {
     "cuda": "NVIDIA GPUs",
@@ -23,6 +29,7 @@ IN_WORDS = {
     "accelerators": "several GPUs",
     "amx": "CPUs with AMX",
 }
+MARK = {RUNS: "✓ runs", LACKS: "says what is missing", FAILS: "✗ fails"}
 
 
 def needs_in_words(told: Tutorial) -> str:
@@ -32,27 +39,97 @@ def needs_in_words(told: Tutorial) -> str:
     return "any CPU" + (f"; more on {', '.join(more)}" if more else "")
 
 
-def table(notebooks: Sequence[Tutorial]) -> str:
-    """The table in Markdown."""
-    lines = ["| | notebook | since | runs on |", "| --- | --- | --- | --- |"]
+def repository(pyproject: Path = ROOT / "pyproject.toml") -> str | None:
+    """owner/name on GitHub, from `[project.urls] Repository`, or None: a Binder link needs to know where to clone."""
+    url = tomllib.loads(pyproject.read_text("utf-8"))["project"].get("urls", {}).get("Repository", "")
+    return url.removesuffix("/").removesuffix(".git").partition("github.com/")[2] or None
+
+
+def binder_link(path: Path, origin: str) -> str:
+    """The address that launches a notebook in JupyterLab on mybinder.org."""
+    return f"https://mybinder.org/v2/gh/{origin}/HEAD?urlpath={quote(f'lab/tree/notebooks/{path.name}', safe='')}"
+
+
+def tally(found: Sequence[Answer]) -> Counter[str]:
+    """How many rows of the ledger stand where."""
+    return Counter(standings(found).values())
+
+
+def counts(found: Sequence[Answer]) -> str:
+    """The ledger in one sentence."""
+    n = tally(found)
+    return (
+        f"Of {sum(n.values())} announced features, {n[HOLDS]} **hold** as announced, {n[DIFFERS]} **differ**, "
+        f"{n[NEEDS]} have a cell that **needs hardware** and has not run on it yet, and {n[PLANNED]} are planned."
+    )
+
+
+def table(notebooks: Sequence[Tutorial], found: Sequence[Answer], column: Under | None, origin: str | None) -> str:
+    """The table of notebooks in Markdown. `column` has the seconds and megabytes that they took."""
+    heads = ["", "notebook", "since", "runs on", "took", "announced and shipped", *(["launch"] if origin else [])]
+    lines = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), f"|{' --- |' * len(heads)}"]
     for told in notebooks:
-        link = f"[{told.title}](notebooks/{told.path.name})"
-        lines.append(f"| {told.name[:2]} | **{link}**<br>{told.summary} | {told.since} | {needs_in_words(told)} |")
+        of_it = Counter(standings(a for a in found if a.row.notebook == told.name).values())
+        rows = "<br>".join(f"{word}: {of_it[word]}" for word in (HOLDS, DIFFERS, NEEDS) if of_it[word])
+        measured = column.notebooks.get(told.name) if column else None
+        name = (
+            f"**[{told.title}](notebooks/{told.path.name})**<br>{told.summary}<br><sub>{' · '.join(told.topics)}</sub>"
+        )
+        took = f"{measured.seconds:.0f} s<br>{measured.mb / 1000:.1f} GB" if measured else ""
+        cells = [told.name[:2], name, told.since, needs_in_words(told), took, rows]
+        cells += [f"[Binder]({binder_link(told.path, origin)})"] if origin else []
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def updated(readme: str, notebooks: Sequence[Tutorial]) -> str:
-    """README with the table between its two markers written again. Raises ValueError if a marker is missing."""
+def truth(columns: Sequence[Under]) -> str:
+    """The table of notebooks by release of torch, in Markdown."""
+    names = sorted({name for column in columns for name in column.notebooks})
+    lines = [
+        f"| | {' | '.join(f'torch {Version(c.torch).public}' for c in columns)} |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    for name in names:
+        states = [MARK[c.notebooks[name].state] if name in c.notebooks else "not run" for c in columns]
+        lines.append(f"| {name[:2]} | {' | '.join(states)} |")
+    days = ", ".join(f"{Version(c.torch).public} on {c.date}" for c in columns)
+    return (
+        "\n".join(lines) + f"\n\nRun by `make versions`: {days}. A notebook that *says what is missing* skips the "
+        "cells that need it, with the name that the release lacks, and runs the rest."
+    )
+
+
+def text(
+    notebooks: Sequence[Tutorial], found: Sequence[Answer], columns: Sequence[Under], origin: str | None = None
+) -> str:
+    """All that stands between the markers."""
+    parts = [counts(found), table(notebooks, found, columns[-1] if columns else None, origin)]
+    if columns:
+        machine = columns[-1].machine
+        parts += [
+            f"*took*: alone or two at once, with compiled code kept from an earlier run, on {machine}.",
+            truth(columns),
+        ]
+    return "\n\n".join(parts)
+
+
+def updated(readme: str, generated: str) -> str:
+    """README with what stands between its two markers written again. Raises ValueError if a marker is missing."""
     if readme.count(START) != 1 or readme.count(END) != 1:
         raise ValueError(f"README.md needs the line {START!r} once, and after it {END!r}")
     head, rest = readme.split(START)
-    return f"{head}{START}\n{table(notebooks)}\n{END}{rest.split(END)[1]}"
+    return f"{head}{START}\n{generated}\n{END}{rest.split(END)[1]}"
+
+
+def now() -> str:
+    """What README has to say today. Raises ValueError for a ledger or a measurement that cannot be read."""
+    return text([describe(p) for p in all_notebooks()], answers(), versions.load(), repository())
 
 
 def main() -> int:
     """Write README.md again; returns the exit status."""
-    path: Path = ROOT / "README.md"
-    path.write_text(updated(path.read_text("utf-8"), [describe(p) for p in all_notebooks()]), "utf-8")
+    path = ROOT / "README.md"
+    path.write_text(updated(path.read_text("utf-8"), now()), "utf-8")
     return 0
 
 

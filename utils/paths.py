@@ -24,3 +24,10 @@ def keep_compiled(cache: Path = INDUCTOR_CACHE) -> None:
         return  # a read-only checkout: torch's own default, in the temporary folder, still works
     if os.access(cache, os.W_OK):
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file whole or not at all: a reader never sees half of one."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text, "utf-8")
+    os.replace(part, path)
