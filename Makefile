@@ -1,11 +1,13 @@
 # Thin: each line is a command that you could type. README has them for people without make.
 PYTHON ?= python3
 VENV   ?= .venv
-BIN     = $(VENV)/bin
+BIN     = $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 NB     ?=
 ARGS   ?=
+# Another torch than requirements.txt asks for, as pip takes it: TORCH="--pre torch --index-url https://…/nightly/cpu"
+TORCH  ?=
 
-.PHONY: run lab test test-launch refresh index lint versions new clean
+.PHONY: run lab test test-launch refresh index lint changes versions new clean
 
 run: $(VENV)/installed   ## all notebooks through papermill, and a report: make run NB="06 polar" ARGS="--resume"
 	$(BIN)/python -m utils.batch $(NB) $(ARGS)
@@ -28,6 +30,9 @@ index: $(VENV)/installed    ## write README's table of notebooks again
 lint: $(VENV)/installed     ## what is wrong with the notebooks, in a few seconds
 	$(BIN)/python -m utils.lint $(NB)
 
+changes: $(VENV)/installed   ## what the last run says otherwise than the stored notebooks, as Markdown
+	@$(BIN)/python -m utils.changes $(ARGS)
+
 versions: $(VENV)/installed  ## all notebooks under other releases of torch: make versions ARGS="2.13.0"
 	$(BIN)/python -m utils.versions $(ARGS)
 
@@ -41,7 +46,13 @@ clean:                      ## what the tools made: reports, executed copies, wh
 $(VENV)/installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"torch-whatsnew needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}: make run PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+ifeq ($(strip $(TORCH)),)
 	$(BIN)/python -m pip install --disable-pip-version-check -r requirements.txt
+else
+	$(BIN)/python -m pip install --disable-pip-version-check $(TORCH)
+	grep -v '^torch[<>=]' requirements.txt > $(VENV)/others.txt
+	$(BIN)/python -m pip install --disable-pip-version-check -r $(VENV)/others.txt
+endif
 	touch $@
 
 $(VENV)/launch: $(VENV)/installed tests/launch/requirements.txt

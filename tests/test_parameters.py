@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 from nbformat.v4 import new_code_cell
-from test_notebooks import TUTORIALS, by_name, preamble, run
+from test_notebooks import PATHS, by_name, preamble, run
 
 from utils.catalog import code_cells, describe, parameters, read, tags
 from utils.lint import IGNORED, names, sections
 from utils.refresh import _comparable
 
 
-@pytest.mark.parametrize("path", TUTORIALS, ids=by_name)
+WITH_PARAMETERS = [path for path in PATHS if parameters(read(path))]
+
+
+@pytest.mark.parametrize("path", WITH_PARAMETERS, ids=by_name)
 def test_each_parameter_changes_something(path: Path) -> None:
     nb = read(path)
     [tagged] = [c for c in code_cells(nb) if "parameters" in tags(c)]

@@ -34,8 +34,24 @@ STYLE = {
 }
 
 
-def use_style() -> None:
-    """Make the style the default of this kernel, and keep matplotlib's version out of the PNG files."""
+def font_is_missing(name: str = STYLE["font.family"]) -> bool:
+    """Is the style's font not there? It comes with matplotlib, but some distributions pack it apart."""
+    from matplotlib.font_manager import findfont
+
+    try:
+        findfont(name, fallback_to_default=False)
+    except ValueError:
+        return True
+    return False
+
+
+def use_style() -> str | None:
+    """Make the style the default of this kernel, and keep matplotlib's version out of the PNG files.
+
+    Returns what to tell the reader: that figures look otherwise, where the font is missing.
+    """
+    import logging
+
     import matplotlib.pyplot as plt
     from IPython import get_ipython
 
@@ -43,3 +59,8 @@ def use_style() -> None:
     if (shell := get_ipython()) is not None and hasattr(shell, "kernel"):
         shell.run_line_magic("matplotlib", "inline")
         shell.run_line_magic("config", "InlineBackend.print_figure_kwargs = {'metadata': {'Software': None}}")
+    if not font_is_missing():
+        return None
+    plt.rcParams["font.family"] = "sans-serif"
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)  # one line, and not one for each text
+    return f"{STYLE['font.family']} is missing, so figures use another font: install fonts-dejavu-core"

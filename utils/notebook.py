@@ -50,7 +50,8 @@ def setup(requires: str | None = None) -> None:
 
     from utils.figures import use_style
 
-    use_style()
+    if told := use_style():
+        print(told)
     torch.manual_seed(0)
     torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
 
