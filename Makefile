@@ -12,7 +12,7 @@ TORCH  ?=
 run: $(VENV)/installed   ## all notebooks through papermill, and a report: make run NB="06 polar" ARGS="--resume"
 	$(BIN)/python -m utils.batch $(NB) $(ARGS)
 
-test: $(VENV)/installed  ## everything: the tools, and every output of every notebook
+test: $(VENV)/tests      ## everything: the tools, and every output of every notebook
 	$(BIN)/python -m pytest $(ARGS)
 
 test-launch: $(VENV)/launch  ## the ways in, for real: JupyterLab in Chromium, Binder's build and limits
@@ -55,6 +55,10 @@ else
 endif
 	touch $@
 
-$(VENV)/launch: $(VENV)/installed tests/launch/requirements.txt
+$(VENV)/tests: $(VENV)/installed tests/requirements.txt
+	$(BIN)/python -m pip install --disable-pip-version-check -r tests/requirements.txt
+	touch $@
+
+$(VENV)/launch: $(VENV)/tests tests/launch/requirements.txt
 	$(BIN)/python -m pip install --disable-pip-version-check -r tests/launch/requirements.txt
 	touch $@

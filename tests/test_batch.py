@@ -11,6 +11,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from conftest import notebook, text
 from nbformat.v4 import new_code_cell
 
 from utils import batch
-from utils.batch import BadInput, _value, complaints, plan
+from utils.batch import BadInput, _value, complaints, keep_finished, plan, verdict_needs
 from utils.paths import ROOT
 from utils.report import Report, Result
 
@@ -103,6 +104,16 @@ def test_cells_are_counted_and_skips_have_reasons(ran: Any) -> None:
     [skipped] = right["skipped"]
     assert skipped["cell"] == 5 and skipped["reason"].startswith("needs cuda; this machine has ")
     assert dies["cells"] == 3
+
+
+def test_a_local_run_has_the_same_ledger(ran: Any) -> None:
+    assert ran[1][""]["ledger"] == []
+    [cell] = ran[1][""]["cells"]
+    assert (cell["notebook"], cell["cell"], cell["ran"]) == ("01_right", 5, [])
+    [(device, reason)] = cell["skipped"].items()
+    assert device and device in reason
+    assert reason.startswith("needs cuda; ")
+    assert ran[1]["02_raises"]["unrun"] == [4] and ran[1]["03_dies"]["unrun"] == [2, 3]
 
 
 def test_parameters_go_where_they_are_known(ran: Any) -> None:
@@ -246,6 +257,53 @@ def test_ctrl_c_loses_nothing_and_resume_goes_on(write: Callable[..., Path], tmp
     results = {r["name"]: r for r in json.loads(report.read_text())["results"]}
     assert results["01_quick"]["kept"] and not results["02_slow"]["kept"]
     assert "kept from the last run" in out and out.rstrip().endswith("2 passed, 0 failed")
+
+
+def test_a_killed_batch_leaves_nothing_running(write: Callable[..., Path], tmp_path: Path) -> None:
+    """Not even by SIGKILL, which it cannot see coming."""
+    mark = tmp_path / "pid"
+    tells = f"import os, pathlib\npathlib.Path({str(mark)!r}).write_text(str(os.getpid()))"
+    write("01_slow.ipynb", tells, "import threading\nthreading.Event().wait()", summary="x")
+    process = start(tmp_path)
+    until = time.monotonic() + 60
+    while not (mark.exists() and mark.read_text()) and time.monotonic() < until:
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    for pipe in (process.stdout, process.stderr):
+        pipe.close()
+    until = time.monotonic() + 20
+    while psutil.pid_exists(int(mark.read_text())) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not psutil.pid_exists(int(mark.read_text())), "its kernel goes on"
+
+
+def test_what_passed_is_kept_if_nothing_changed() -> None:
+    old = Result("01_a", status="passed", sha256="1", needs=["cuda"], machine={"torch": "2.15.0+cu130"})
+    cases = {
+        "same": Result("01_a", sha256="1", needs=["cuda"], variant="cuda"),
+        "another file": Result("01_a", sha256="2", needs=["cuda"]),
+        "for other cells": Result("01_a", sha256="1", needs=["mps"]),
+        "other parameters": Result("01_a", sha256="1", needs=["cuda"], parameters={"SIZE": 1}),
+    }
+    kept = {}
+    for case, result in cases.items():
+        this = Report(date="", jobs=1, results=[result])
+        keep_finished(this, {"01_a": replace(old)}, lambda result: {"2.15.0"})
+        kept[case] = this.results[0].kept
+    assert kept == {case: case == "same" for case in cases}
+    this = Report(date="", jobs=1, results=[cases["same"]])
+    keep_finished(this, {"01_a": replace(old)}, lambda result: {"2.16.0"})
+    assert not this.results[0].kept, "another torch"
+
+
+def test_a_verdict_waits_for_what_its_cell_asks_for() -> None:
+    nb = notebook(
+        "setup('torch>=2.15')", "#| requires: cuda\nverdict(\n    'a', holds=x)", 'verdict("b", holds=x)', "1"
+    )
+    assert verdict_needs(nb) == {"a": "cuda", "b": "torch>=2.15"}
+    assert verdict_needs(notebook("verdict('c', holds=x)")) == {"c": ""}
+    assert verdict_needs(notebook("#| requires: cdua\nverdict('c', holds=x)")) == {}, "that fails in its cell"
 
 
 def test_list_runs_nothing(capsys: pytest.CaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from utils.jobs import KILLED
 from utils.progress import Progress
-from utils.report import Report, Result, read_results
+from utils.report import Report, Result, merge, read_results
 
 
 def report(*results: Result, **more: object) -> Report:
@@ -76,3 +78,131 @@ def test_bars_for_a_person_and_lines_for_a_log(
     out = capsys.readouterr().out
     assert "[1/1] passed      01_a" in out and "10.0 s    700 MB  3 of 3 cells" in out
     assert ("━" in out) == bars
+
+
+def test_a_notebook_that_starts_again_has_one_bar(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("CI", "")
+    path = write("01_a.ipynb", "1", "2", "3")
+    with Progress(2) as progress:
+        for result in (CUDA, CUDA, MAC):
+            progress.start(result, path)
+        assert [task.description for task in progress.bars.tasks] == ["notebooks", "01_a@cuda", "01_a@mps"]
+        progress.end(CUDA)
+        assert [task.description for task in progress.bars.tasks] == ["notebooks", "01_a@mps"]
+
+
+def on(device: str, **more: object) -> dict[str, object]:
+    return {
+        "machine": {"line": f"torch 2.15.0 · Python 3.12.1 · linux · {device} · 8 cores", "torch": "2.15.0"},
+        **more,
+    }
+
+
+CUDA = Result(
+    "01_a",
+    variant="cuda",
+    status="passed",
+    cells=4,
+    ran=3,
+    skipped=[{"cell": 3, "reason": "needs mps; this machine has cuda 9.0 (NVIDIA H200)"}],
+    verdicts=[{"row": "2.14-polar", "verdict": "holds", "note": ""}],
+    awaits={"2.14-polar": "", "2.15-fp8": "mps"},
+    **on("cuda 9.0 (NVIDIA H200)", where="box"),
+)
+MAC = Result(
+    "01_a",
+    variant="mps",
+    status="failed",
+    cells=4,
+    ran=2,
+    skipped=[{"cell": 2, "reason": "needs cuda; this machine has mps"}],
+    unrun=[4],
+    error={"cell": 4, "what": "E: no", "source": "x"},
+    lost_on=["oldmac"],
+    awaits={"2.14-polar": "", "2.15-fp8": "mps", "2.15-xpu": "xpu"},
+    **on("mps", where="mac"),
+)
+
+
+def test_verdicts_come_together_by_row() -> None:
+    entries = {entry["row"]: entry for entry in report(CUDA, MAC).to_json()["ledger"]}
+    assert {row: entry["merged"] for row, entry in entries.items()} == {
+        "2.14-polar": "holds on cuda",
+        "2.15-fp8": "needs mps: nowhere",
+        "2.15-xpu": "needs xpu: nowhere",
+    }
+    assert entries["2.14-polar"]["verdicts"] == [
+        {"verdict": "holds", "device": "cuda 9.0 (NVIDIA H200)", "on": "box", "note": ""}
+    ]
+    page = report(CUDA, MAC).to_html()
+    assert "Ledger of this run" in page and "needs xpu: nowhere" in page
+    assert "Ledger of this run" not in report(PASSED).to_html()
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words"),
+    [
+        ("", "needs xpu: nowhere"),
+        ("holds cpu (AVX2) | holds cpu (AVX512) | holds mps", "holds on cpu, mps"),
+        ("differs mps | holds cuda 9.0 (A) | holds cpu", "holds on cpu, cuda; differs on mps"),
+        ("holds 2 x cuda 9.0 (A) | differs cuda 7.5 (B)", "holds on 2 x cuda 9.0 (A); differs on cuda 7.5 (B)"),
+        ("differs ", "differs on this machine"),
+    ],
+)
+def test_merged_verdicts(verdicts: str, words: str) -> None:
+    given = [v.partition(" ") for v in verdicts.split(" | ") if v]
+    assert merge("xpu", [{"verdict": v, "device": device} for v, _, device in given]) == words
+    assert merge("", []) == "no verdict"
+
+
+def test_gated_cells_say_where_they_ran() -> None:
+    assert report(CUDA, MAC).gated == [
+        {"notebook": "01_a", "cell": 2, "ran": ["box"], "skipped": {"mac": "needs cuda; this machine has mps"}},
+        {"notebook": "01_a", "cell": 3, "ran": ["mac"], "skipped": {"box": CUDA.skipped[0]["reason"]}},
+    ]
+    stopped = dataclasses.replace(MAC, unrun=[3, 4])
+    assert report(CUDA, stopped).gated[1]["ran"] == [], "a run that failed before the cell did not run it"
+    other = dataclasses.replace(MAC, name="02_b")
+    assert report(CUDA, other).gated[0]["ran"] == [], "another notebook's cells are no matter"
+    local = dataclasses.replace(CUDA, where="")
+    assert list(report(local).gated[0]["skipped"]) == ["cuda 9.0 (NVIDIA H200)"]
+
+
+def test_runs_of_one_notebook_are_told_apart(tmp_path: Path) -> None:
+    both = report(
+        CUDA,
+        MAC,
+        workers=[{"name": "box", "line": "torch", "state": "left"}, {"name": "mac", "line": "t", "state": ""}],
+    )
+    both.write(tmp_path)
+    assert read_results(tmp_path / "report.json") == {"01_a@cuda": CUDA, "01_a@mps": MAC}
+    assert both.machines == ["box: torch (left)", "mac: t"]
+    page = (tmp_path / "report.html").read_text()
+    for words in ('id="01_a@cuda"', "executed/01_a@mps.html", "01_a@mps on mac", "oldmac died while it ran this"):
+        assert words in page
+    names = [suite.get("name") for suite in ET.parse(tmp_path / "junit.xml").getroot()]
+    assert names == ["01_a@cuda on box", "01_a@mps on mac"]
+    assert "on box" in CUDA.line and "died" not in CUDA.line and "on mac, after oldmac died" in MAC.line
+
+
+def test_a_notebook_that_was_not_run_says_why() -> None:
+    what = "no worker is left that can run cuda"
+    waits = Result("03_c", error={"cell": 0, "what": what}, needs=["cuda"])
+    killed = Result("04_d", status=KILLED, lost_on=["a", "b"], error={"cell": 2, "what": "a and b died"})
+    assert waits.line.startswith("not run     03_c") and waits.line.endswith(what)
+    suites = ET.fromstring(report(waits, killed).to_junit())
+    assert suites.find("testsuite[@name='03_c']/testcase/skipped").get("message") == what
+    assert suites.find("testsuite[@name='04_d']/testcase/failure").get("type") == "killed its workers"
+    page = report(waits, killed).to_html()
+    assert what in page and "a and b died while they ran this" in page
+    assert not report(waits).ok and report(waits, killed).counts == {"passed": 0, "failed": 0, "not run": 1, KILLED: 1}
+
+
+def test_what_a_run_leaves_out_is_on_the_page_and_no_failure() -> None:
+    left = report(
+        CUDA, unmet=[{"notebook": "01_a", "spec": "xpu>=1", "cells": [3, 5], "why": {}}], notes=["old is out"]
+    )
+    page = left.to_html()
+    assert "no worker meets <code>xpu&gt;=1</code>: 01_a, cells 3, 5" in page and "old is out" in page
+    assert left.ok

@@ -13,45 +13,24 @@ import contextlib
 import datetime
 import hashlib
 import importlib.metadata
-import multiprocessing
 import os
+import re
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 from packaging.version import Version
 
 from utils import gate
-from utils.catalog import SelectionError, describe, parameters, read, select
+from utils.catalog import SelectionError, cell_requires, describe, parameters, read, select
+from utils.jobs import FAILED, NOT_RUN, PASSED, BadInput, Job, Running, clear_executed
 from utils.paths import BUILD, keep_compiled
 from utils.progress import Progress
-from utils.report import DIED, FAILED, NOT_RUN, PASSED, TIMED_OUT, Job, Report, Result, read_results
-
-SAMPLE_EVERY = 0.2  # seconds between two looks at the memory of the process trees
-
-
-class BadInput(Exception):
-    """What was asked for makes no sense; the message says what to do."""
-
-
-@dataclass
-class Running:
-    """A notebook on its way."""
-
-    result: Result
-    process: Any
-    events: Any
-    began: float
-    done: dict[str, Any] | None = None
-    cell: int = 0
-    last_sample: float = 0.0
-    family: dict[int, psutil.Process] = field(default_factory=dict)
+from utils.report import Report, Result, read_results
 
 
 def plan(names: list[str], given: dict[str, str], earlier: dict[str, Result]) -> tuple[list[Path], list[Result]]:
@@ -66,18 +45,20 @@ def plan(names: list[str], given: dict[str, str], earlier: dict[str, Result]) ->
         raise BadInput(str(error)) from None
     if not paths:
         raise BadInput("there is no notebook to run")
+    took = {old.name: old.seconds for old in sorted(earlier.values(), key=lambda old: old.seconds)}
     results, known = [], {}
     for path in paths:
         result = Result(name=path.stem, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
         try:
-            told = describe(path)
-            defaults = parameters(read(path))
+            told, nb = describe(path), read(path)
+            defaults, awaits = parameters(nb), verdict_needs(nb)
         except Exception as error:
             result.status = FAILED
             what = (str(error).splitlines() or [type(error).__name__])[0]
             result.error = {"cell": 0, "what": f"this is not a notebook that can be read: {what[:200]}"}
         else:
             result.title, result.budget_seconds, result.budget_mb = told.title, told.budget_seconds, told.budget_mb
+            result.awaits = awaits
             known |= defaults
             result.parameters = {n: _value(n, v, defaults[n]) for n, v in given.items() if n in defaults}
         results.append(result)
@@ -88,10 +69,21 @@ def plan(names: list[str], given: dict[str, str], earlier: dict[str, Result]) ->
         raise BadInput(
             "two of the chosen notebooks have the same name; their executed copies would overwrite each other"
         )
-    order = sorted(
-        range(len(paths)), key=lambda i: -(earlier[r.name].seconds if (r := results[i]).name in earlier else 1e9)
-    )
+    order = sorted(range(len(paths)), key=lambda i: -took.get(results[i].name, 1e9))
     return [paths[i] for i in order], [results[i] for i in order]
+
+
+def verdict_needs(nb: Any) -> dict[str, str]:
+    """The ledger rows that a notebook is about, each with the hardware, or else all, that its verdict's cell needs."""
+    calls = re.compile(r"""\bverdict\(\s*["']([^"']+)["']""")
+    found = {}
+    for cell, specs in cell_requires(nb):
+        if rows := calls.findall(cell.source):
+            with contextlib.suppress(gate.RequirementError):  # a misspelt one fails in its cell
+                needs = list(dict.fromkeys(need for spec in filter(None, specs) for need in gate.parse(spec)))
+                hardware = [need for need in needs if need.word in gate.HARDWARE]
+                found |= dict.fromkeys(rows, ", ".join(map(str, hardware or needs)))
+    return found
 
 
 def _value(name: str, text: str, default: Any) -> Any:
@@ -109,57 +101,14 @@ def _value(name: str, text: str, default: Any) -> Any:
     return value
 
 
-def tree_mb(running: Running) -> float:
-    """Memory of a worker, its kernel and all that they started, in MB (10^6 bytes).
-
-    Proportional set size where the system has it, so that pages which processes share count once; elsewhere what is
-    unique to each process.
-    """
-    try:
-        parent = running.family.setdefault(running.process.pid, psutil.Process(running.process.pid))
-        for child in parent.children(recursive=True):
-            running.family.setdefault(child.pid, child)
-    except psutil.Error:
-        pass
-    total = 0
-    for process in running.family.values():
-        with contextlib.suppress(psutil.Error, OSError):
-            full = process.memory_full_info()
-            total += getattr(full, "pss", full.uss)
-    return total / 1e6
-
-
-def end_tree(running: Running) -> None:
-    """End a worker with its kernel and all that they started."""
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(running.process.pid).children(recursive=True):
-            running.family.setdefault(child.pid, child)
-    for process in running.family.values():
-        with contextlib.suppress(psutil.Error):  # psutil knows if the number now belongs to another process
-            process.kill()
-    running.process.kill()
-    running.process.join()
-
-
-def work(job: Job, events: Any) -> None:
-    """What a worker process does. Where there is a fork server, the import was done there, once for all."""
-    from utils.worker import run
-
-    run(job, events)
-
-
 class Batch:
-    """A batch on its way: starts notebooks while there are places, listens, measures, writes the report."""
+    """A batch on its way: starts notebooks while there are places, listens, writes the report."""
 
     def __init__(self, paths: list[Path], report: Report, folder: Path, limit: float, junit: Path | None) -> None:
         self.report, self.folder, self.limit, self.junit = report, folder, limit, junit
         self.waiting = [(p, r) for p, r in zip(paths, report.results, strict=True) if r.status == NOT_RUN]
-        self.running: dict[int, Running] = {}
+        self.running: dict[int, tuple[Result, Running]] = {}  # by the slot that they run in
         self.began = time.monotonic()
-        method = "spawn" if sys.platform == "win32" else "forkserver"
-        self.context = multiprocessing.get_context(method)
-        if method == "forkserver":
-            self.context.set_forkserver_preload(["utils.worker"])
 
     def run(self, progress: Progress) -> None:
         """Run all that waits. On KeyboardInterrupt everything started is ended, and the report is written."""
@@ -175,56 +124,29 @@ class Batch:
                 time.sleep(0.02)
             self.report.finished = True
         finally:
-            for running in self.running.values():
-                end_tree(running)
+            for _, running in self.running.values():
+                running.end()
             self.save()
 
     def start(self, path: Path, result: Result, progress: Progress) -> None:
-        slot = min(set(range(self.report.jobs)) - set(self.running))
-        executed = self.folder / "executed" / path.name
-        for old in executed.parent.glob(f"{path.stem}*"):
-            old.unlink()
-        events, theirs = self.context.Pipe(duplex=False)
-        job = Job(notebook=path, executed=executed, parameters=result.parameters)
-        process = self.context.Process(target=work, args=(job, theirs), name=path.stem)
-        process.start()
-        theirs.close()
-        result.slot, result.started = slot, time.monotonic() - self.began
-        self.running[slot] = Running(result, process, events, began=time.monotonic())
+        result.slot = min(set(range(self.report.jobs)) - set(self.running))
+        executed = clear_executed(self.folder, path.stem) / path.name
+        running = Running(Job(notebook=path, executed=executed, parameters=result.parameters), self.limit)
+        result.started = running.began - self.began
+        self.running[result.slot] = result, running
         progress.start(result, path)
 
     def listen(self, slot: int, progress: Progress) -> None:
-        """Take what a worker sent, measure it, and see to its end."""
-        running = self.running[slot]
-        result, now = running.result, time.monotonic()
-        result.seconds = now - running.began
-        with contextlib.suppress(EOFError):
-            while running.events.poll():
-                kind, content = running.events.recv()
-                if kind == "cell":
-                    running.cell = content
-                else:
-                    running.done = content
-        if now - running.last_sample > SAMPLE_EVERY:
-            result.peak_mb = max(result.peak_mb, tree_mb(running))
-            running.last_sample = now
-            progress.tell(result, running.cell)
-        if running.done is not None:
-            running.process.join(timeout=10)
-            for name, value in running.done.items():
-                setattr(result, name, value)
-        elif not running.process.is_alive() and not running.events.poll():
-            result.status = DIED
-            result.error = {"cell": running.cell, "what": f"its process ended with status {running.process.exitcode}"}
-        elif result.seconds > self.limit:
-            result.status = TIMED_OUT
-            result.error = {"cell": running.cell, "what": f"still running after {self.limit:.0f} s, and was ended"}
-        else:
-            return
-        end_tree(running)
-        del self.running[slot]
-        self.save()
-        progress.end(result)
+        """See how far a notebook is, and to its end."""
+        result, running = self.running[slot]
+        ended = running.look()
+        for name, value in running.facts.items():
+            setattr(result, name, value)
+        progress.tell(result, running.cell)
+        if ended:
+            del self.running[slot]
+            self.save()
+            progress.end(result)
 
     def save(self) -> None:
         self.report.wall = time.monotonic() - self.began
@@ -250,15 +172,18 @@ def build_folder(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def keep_finished(report: Report, earlier: dict[str, Result]) -> None:
-    """For --resume: what passed before, from the same file, parameters and torch, need not run again."""
-    torch = Version(importlib.metadata.version("torch")).public
+def keep_finished(report: Report, earlier: dict[str, Result], torches: Callable[[Result], set[str]]) -> None:
+    """For --resume: what passed before, from the same file, parameters, needs and torch, need not run again.
+
+    `torches` gives the versions of torch that a result may have been made with.
+    """
     for i, result in enumerate(report.results):
-        old = earlier.get(result.name)
-        same = old and (old.sha256, old.parameters) == (result.sha256, result.parameters)
-        if same and old.status == PASSED and old.machine and Version(old.machine["torch"]).public == torch:
-            old.kept = True
-            report.results[i] = old
+        wanted = {Version(torch).public for torch in torches(result)}
+        for old in earlier.values():
+            same = all(getattr(old, f) == getattr(result, f) for f in ("name", "sha256", "parameters", "needs"))
+            if same and old.status == PASSED and old.machine and Version(old.machine["torch"]).public in wanted:
+                old.kept = True
+                report.results[i] = old
 
 
 def complaints(report: Report, device: str | None, enforce_budget: bool) -> list[str]:
@@ -296,6 +221,14 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     )
     add("-j", "--jobs", type=int, default=min(cores, 8), help="how many at once (%(default)s)")
     add("--limit", type=float, default=600, metavar="SECONDS", help="wall-clock limit for a notebook (%(default)s)")
+    add("--scheduler", metavar="ADDRESS", help="over the workers of a dask scheduler, tcp://host:8786: docs/fleet.md")
+    add(
+        "--wait-for-workers",
+        type=float,
+        default=30,
+        metavar="SECONDS",
+        help="for the scheduler, a first worker, or one in place of the last that could run a notebook (%(default)s)",
+    )
     add("--resume", action="store_true", help="leave out what passed before and has not changed")
     add("--cold", action="store_true", help="with an empty torch.compile cache")
     add("--enforce-budget", action="store_true", help="fail if a notebook takes more time or memory than it may")
@@ -335,7 +268,9 @@ def _main(options: argparse.Namespace) -> int:
     if options.list:
         show_list(options.notebooks)
         return 0
-    if options.device and (reason := gate.unmet(options.device)):
+    if options.scheduler and options.cold:
+        raise BadInput("--cold empties the torch.compile cache of this machine, and --scheduler runs on others")
+    if options.device and not options.scheduler and (reason := gate.unmet(options.device)):
         raise BadInput(reason)
     folder = options.build.resolve()
     with build_folder(folder), contextlib.ExitStack() as stack:
@@ -345,27 +280,74 @@ def _main(options: argparse.Namespace) -> int:
             keep_compiled()
         earlier = read_results(folder / "report.json")
         paths, results = plan(options.notebooks, dict(options.p), earlier)
-        jobs = min(options.jobs, len(paths))
-        # notebooks that run at once share the cores instead of fighting for them
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // jobs)))
         now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-        report = Report(date=now, jobs=jobs, results=results)
-        if options.resume:
-            keep_finished(report, earlier)
+        report = Report(date=now, jobs=min(options.jobs, len(paths)), results=results)
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+        prepare = over_fleet if options.scheduler else on_this_machine
+        batch = prepare(options, paths, report, earlier, folder, stack)
         status = 0
-        with Progress(len(results)) as progress:
+        with Progress(len(report.results)) as progress:
             try:
-                Batch(paths, report, folder, options.limit, options.junit).run(progress)
+                batch.run(progress)
             except KeyboardInterrupt:
                 status = 130
+            except BadInput as error:  # in the middle: the report is written
+                print(f"batch: {error}", file=sys.stderr)
+                status = 1
         for complaint in complaints(report, options.device, options.enforce_budget):
             print(f"batch: {complaint}", file=sys.stderr)
             status = status or 1
         print(f"\n{folder / 'report.html'}" + (" (interrupted: --resume goes on)" if status == 130 else ""))
         print(report.closing)
         return status or (0 if report.ok else 1)
+
+
+def on_this_machine(
+    options: argparse.Namespace,
+    paths: list[Path],
+    report: Report,
+    earlier: dict[str, Result],
+    folder: Path,
+    stack: contextlib.ExitStack,
+) -> Batch:
+    """The batch in processes of this machine."""
+    # notebooks that run at once share the cores instead of fighting for them
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // report.jobs)))
+    if options.resume:
+        keep_finished(report, earlier, lambda result: {importlib.metadata.version("torch")})
+    return Batch(paths, report, folder, options.limit, options.junit)
+
+
+def over_fleet(
+    options: argparse.Namespace,
+    paths: list[Path],
+    report: Report,
+    earlier: dict[str, Result],
+    folder: Path,
+    stack: contextlib.ExitStack,
+) -> Any:
+    """The batch over the workers of a dask scheduler. Tells on the terminal what no worker can run."""
+    from utils import fleet
+
+    client = stack.enter_context(fleet.connect(options.scheduler, options.wait_for_workers))
+    specs = [options.device] if options.device else []
+    batch = fleet.Fleet(client, [*specs, *fleet.all_needs(paths)], options.wait_for_workers, options.limit)
+    batch.gather()
+    boxes = list(batch.boxes.values())
+    if options.device and not any(box.meets([options.device]) for box in boxes):
+        told = "; ".join(f"{box.name}: {box.reasons[options.device]}" for box in boxes)
+        raise BadInput(f"no worker meets --device {options.device} ({told})")
+    report.results, report.unmet = fleet.spread(paths, report.results, boxes)
+    if options.resume:
+        keep_finished(report, earlier, lambda result: {box.torch for box in boxes if box.meets(result.needs)})
+    for note in batch.notes:
+        print(f"batch: {note}", file=sys.stderr)
+    for need in report.unmet:
+        cells = ", ".join(map(str, need["cells"]))
+        print(f"batch: no worker meets {need['spec']}: {need['notebook']} leaves out cells {cells}", file=sys.stderr)
+    batch.attach(report, paths, folder, options.junit)
+    return batch
 
 
 if __name__ == "__main__":

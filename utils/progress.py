@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from utils.report import PASSED, Result
+from utils.jobs import PASSED
+from utils.report import Result
 
 
 class Progress:
@@ -43,23 +44,28 @@ class Progress:
             self.bars.stop()
 
     def start(self, result: Result, path: Path) -> None:
-        """A notebook starts."""
+        """A notebook starts, or starts again."""
         if self.bars:
             from utils.catalog import code_cells, read
 
-            self.tasks[result.name] = self.bars.add_task(result.name, total=len(code_cells(read(path))), memory="")
+            self.forget(result)
+            self.tasks[result.key] = self.bars.add_task(result.key, total=len(code_cells(read(path))), memory="")
+
+    def forget(self, result: Result) -> None:
+        """Take its bar away: it ended, or starts again on another worker."""
+        if result.key in self.tasks:
+            self.bars.remove_task(self.tasks.pop(result.key))
 
     def tell(self, result: Result, cell: int) -> None:
         """A notebook is at this cell."""
         if self.bars:
-            self.bars.update(self.tasks[result.name], completed=max(0, cell - 1), memory=f"{result.peak_mb:.0f} MB")
+            self.bars.update(self.tasks[result.key], completed=max(0, cell - 1), memory=f"{result.peak_mb:.0f} MB")
 
     def end(self, result: Result) -> None:
         """A notebook ended: its line stays on the screen."""
         self.ended += 1
         if self.bars:
-            if result.name in self.tasks:
-                self.bars.remove_task(self.tasks.pop(result.name))
+            self.forget(result)
             self.bars.update(self.tasks[""], completed=self.ended)
         style = "green" if result.status == PASSED else "bold red"
         self.console.print(f"[{self.ended}/{self.total}] {result.line}", style=style, markup=False)

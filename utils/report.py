@@ -5,31 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-PASSED, FAILED, TIMED_OUT, DIED, NOT_RUN = "passed", "failed", "timed out", "kernel died", "not run"
-
-
-@dataclass(frozen=True)
-class Job:
-    """What a worker is to do. Paths are absolute."""
-
-    notebook: Path
-    executed: Path  # where the executed copy goes; its HTML and pictures stand beside it
-    parameters: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def log(self) -> Path:
-        """What the worker and the kernel wrote that is in no cell."""
-        return self.executed.with_suffix(".log")
+from utils.jobs import FAILED, KILLED, NOT_RUN, PASSED
 
 
 @dataclass
 class Result:
-    """One notebook of a batch."""
+    """One run of a notebook. A fleet may run a notebook several times, each for cells that ask for other hardware."""
 
     name: str
     title: str = ""
@@ -51,6 +38,28 @@ class Result:
     started: float = 0.0  # seconds after the batch began
     slot: int = 0  # which of the parallel places it ran in
     kept: bool = False  # not run this time: --resume found it passed
+    unrun: list[int] = field(default_factory=list)  # cells that were not reached
+    awaits: dict[str, str] = field(default_factory=dict)  # ledger row -> what the cell of its verdict asks for
+    variant: str = ""  # tells the runs of one notebook apart: what this one is there for, "cuda"
+    needs: list[str] = field(default_factory=list)  # the requirements that this run is there to meet
+    where: str = ""  # the worker of a fleet that ran it
+    lost_on: list[str] = field(default_factory=list)  # workers that died while they ran it
+
+    @property
+    def key(self) -> str:
+        """The run's own name, also of its executed copy."""
+        return f"{self.name}@{self.variant}" if self.variant else self.name
+
+    @property
+    def place(self) -> str:
+        """Where it ran, for a column: the worker's name, or the device."""
+        return self.where or self.device
+
+    @property
+    def device(self) -> str:
+        """What it ran on, in the words of the machine's line: `cuda 9.0 (NVIDIA H200)`; empty if it did not tell."""
+        parts = self.machine.get("line", "").split(" · ")
+        return parts[3] if len(parts) > 3 else ""
 
     @property
     def over(self) -> list[str]:
@@ -65,19 +74,29 @@ class Result:
     @property
     def line(self) -> str:
         """The result in one line."""
-        text = f"{self.status:<11} {self.name:<28}"
+        text = f"{self.status:<11} {self.key:<28}"
         if self.status == NOT_RUN:
-            return text.rstrip()
+            return text.rstrip() + (f"  {self.error['what']}" if self.error else "")
         text += f" {self.seconds:6.1f} s {self.peak_mb:6.0f} MB  {self.ran} of {self.cells} cells"
         if self.skipped:
             text += f", {len(self.skipped)} skipped"
+        if self.where:
+            text += f", on {self.where}"
+        if self.lost_on and self.status != KILLED:
+            text += f", after {_and(self.lost_on)} died"
         if self.kept:
             text += ", kept from the last run"
         if self.over:
             text += f", OVER BUDGET: {', '.join(self.over)}"
         if self.error:
-            text += f"\n            cell {self.error['cell']}: {self.error['what']}"
+            text += f"\n            {self.complaint}"
         return text
+
+    @property
+    def complaint(self) -> str:
+        """What went wrong, with the cell if it is known."""
+        error = self.error or {"cell": 0, "what": self.status}
+        return f"cell {error['cell']}: {error['what']}"
 
 
 @dataclass
@@ -89,16 +108,21 @@ class Report:
     results: list[Result]
     wall: float = 0.0
     finished: bool = False
+    workers: list[dict[str, str]] = field(default_factory=list)  # of a fleet: {"name": …, "line": …, "state": …}
+    unmet: list[dict[str, Any]] = field(default_factory=list)  # {"notebook": …, "spec": …, "cells": [4], "why": …}
+    notes: list[str] = field(default_factory=list)  # what a reader of the results must know
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of notebooks by status."""
+        """Number of runs by status."""
         found = [r.status for r in self.results]
         return {status: found.count(status) for status in dict.fromkeys([PASSED, FAILED, *found])}
 
     @property
     def machines(self) -> list[str]:
-        """The machines that the notebooks ran on, as their setup cells told."""
+        """The machines that the notebooks ran on, as their setup cells told, or those of the fleet."""
+        if self.workers:
+            return [f"{w['name']}: {w['line']}" + (f" ({w['state']})" if w["state"] else "") for w in self.workers]
         return list(dict.fromkeys(r.machine["line"] for r in self.results if r.machine))
 
     @property
@@ -119,9 +143,43 @@ class Report:
         passed = self.counts[PASSED]
         return f"{passed} passed, {len(self.results) - passed} failed"
 
+    @property
+    def ledger(self) -> list[dict[str, Any]]:
+        """One entry a ledger row that a notebook of this run is about: its verdicts, and what they come to.
+
+        {"row": …, "merged": "holds on cpu, cuda; differs on mps", "verdicts": [{"verdict", "device", "on", "note"}]}
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for r in self.results:
+            for row, spec in r.awaits.items():
+                found.setdefault(row, {"row": row, "needs": spec, "verdicts": []})
+            for v in r.verdicts:
+                entry = found.setdefault(v["row"], {"row": v["row"], "needs": "", "verdicts": []})
+                entry["verdicts"].append(
+                    {"verdict": v["verdict"], "device": r.device, "on": r.place, "note": v.get("note", "")}
+                )
+        return [entry | {"merged": merge(entry["needs"], entry["verdicts"])} for _, entry in sorted(found.items())]
+
+    @property
+    def gated(self) -> list[dict[str, Any]]:
+        """One entry a cell that was skipped somewhere: where it ran, and where not and why."""
+        cells: dict[tuple[str, int], dict[str, Any]] = {}
+        for r in self.results:
+            for s in r.skipped:
+                cells.setdefault(
+                    (r.name, s["cell"]), {"notebook": r.name, "cell": s["cell"], "ran": [], "skipped": {}}
+                )["skipped"][r.place] = s["reason"]
+        for (name, number), cell in cells.items():
+            for r in self.results:
+                ran = r.name == name and r.ran and number <= r.cells and number not in r.unrun
+                if ran and number not in [s["cell"] for s in r.skipped]:
+                    cell["ran"].append(r.place)
+        return [cell for _, cell in sorted(cells.items())]
+
     def to_json(self) -> dict[str, Any]:
         data = dataclasses.asdict(self)
-        return data | {"counts": self.counts, "overhead": self.overhead, "ok": self.ok}
+        more = {"counts": self.counts, "overhead": self.overhead, "ok": self.ok}
+        return data | more | {"ledger": self.ledger, "cells": self.gated}
 
     def write(self, folder: Path, junit: Path | None = None) -> None:
         """Write the three files, each whole or not at all: a reader never sees half of one."""
@@ -131,30 +189,28 @@ class Report:
             _replace(path, self.to_junit())
 
     def to_junit(self) -> str:
-        """JUnit XML: a test suite a notebook, a test case for the notebook and one for each skipped cell."""
+        """JUnit XML: a test suite a notebook and machine, a test case for the run and one for each skipped cell."""
         suites = ET.Element("testsuites", name="torch-whatsnew")
         for r in self.results:
             failed = r.status not in (PASSED, NOT_RUN)
+            name = f"{r.key} on {r.where}" if r.where else r.key
             suite = ET.SubElement(
                 suites,
                 "testsuite",
-                name=r.name,
+                name=name,
                 tests=str(1 + len(r.skipped)),
                 failures=str(int(failed)),
                 skipped=str(len(r.skipped) + int(r.status == NOT_RUN)),
                 time=f"{r.seconds:.3f}",
             )
-            case = ET.SubElement(suite, "testcase", classname=r.name, name="notebook", time=f"{r.seconds:.3f}")
+            case = ET.SubElement(suite, "testcase", classname=name, name="notebook", time=f"{r.seconds:.3f}")
             if failed:
-                error = r.error or {"cell": 0, "what": r.status}
-                message = f"cell {error['cell']}: {error['what']}"
-                ET.SubElement(case, "failure", type=r.status, message=_xml(message)).text = _xml(
-                    error.get("source", "")
-                )
+                source = (r.error or {}).get("source", "")
+                ET.SubElement(case, "failure", type=r.status, message=_xml(r.complaint)).text = _xml(source)
             elif r.status == NOT_RUN:
-                ET.SubElement(case, "skipped", message="not run")
+                ET.SubElement(case, "skipped", message=_xml(r.error["what"] if r.error else "not run"))
             for cell in r.skipped:
-                skipped = ET.SubElement(suite, "testcase", classname=r.name, name=f"cell {cell['cell']}")
+                skipped = ET.SubElement(suite, "testcase", classname=name, name=f"cell {cell['cell']}")
                 ET.SubElement(skipped, "skipped", message=_xml(cell["reason"]))
         ET.indent(suites)
         return ET.tostring(suites, encoding="unicode", xml_declaration=True)
@@ -168,13 +224,38 @@ class Report:
         return environment.get_template("report.html.jinja").render(report=self)
 
 
+def merge(needs: str, verdicts: list[dict[str, Any]]) -> str:
+    """What the verdicts on one row come to, in words: `holds on cpu, cuda; differs on mps`.
+
+    A device is told by its kind, or in full where two of a kind disagree.
+    """
+    if not verdicts:
+        return f"needs {needs}: nowhere" if needs else "no verdict"
+    said: dict[str, dict[str, set[str]]] = {}  # kind of device -> verdict -> the devices in full
+    for v in verdicts:
+        kind = re.sub(r"^\d+ x ", "", v["device"]).split(" ")[0] or "this machine"
+        said.setdefault(kind, {}).setdefault(v["verdict"], set()).add(v["device"] or kind)
+    parts = []
+    for word in dict.fromkeys(["holds", *(v["verdict"] for v in verdicts)]):
+        devices = [
+            d for kind, by in sorted(said.items()) if word in by for d in ([kind] if len(by) == 1 else sorted(by[word]))
+        ]
+        if devices:
+            parts.append(f"{word} on {', '.join(devices)}")
+    return "; ".join(parts)
+
+
 def read_results(path: Path) -> dict[str, Result]:
-    """The results of an earlier report by name; none if there is no report, or none that can be read."""
+    """The results of an earlier report by key; none if there is no report, or none that can be read."""
     try:
         data = json.loads(path.read_text("utf-8"))
-        return {entry["name"]: Result(**entry) for entry in data["results"]}
+        return {r.key: r for r in (Result(**entry) for entry in data["results"])}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def _and(names: list[str]) -> str:
+    return " and ".join(names)
 
 
 def _xml(text: str) -> str:

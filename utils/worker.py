@@ -28,8 +28,8 @@ from papermill.exceptions import PapermillExecutionError  # noqa: E402
 from utils.catalog import code_cells, read, tags  # noqa: E402
 from utils.claims import VERDICT_MIME  # noqa: E402
 from utils.gate import SKIPPED_MIME  # noqa: E402
+from utils.jobs import DIED, FAILED, PASSED, TIMED_OUT, Job  # noqa: E402
 from utils.notebook import MACHINE_MIME  # noqa: E402
-from utils.report import DIED, FAILED, PASSED, TIMED_OUT, Job  # noqa: E402
 
 SAVE_EVERY = 2.0  # seconds; papermill would write the whole file twice a cell
 
@@ -132,7 +132,8 @@ def look_at(job: Job, status: str) -> dict[str, Any]:
     """What the executed copy shows: cells run, skipped and why, verdicts, pictures; and write its HTML and pictures."""
     if job.log.exists() and not job.log.stat().st_size:
         job.log.unlink()
-    facts: dict[str, Any] = {"ran": 0, "cells": 0, "skipped": [], "verdicts": [], "pictures": [], "cell_seconds": 0.0}
+    facts: dict[str, Any] = {"ran": 0, "cells": 0, "cell_seconds": 0.0}
+    facts |= {"unrun": [], "skipped": [], "verdicts": [], "pictures": []}
     if not job.executed.exists():
         return facts
     nb = read(job.executed)
@@ -156,6 +157,7 @@ def look_at(job: Job, status: str) -> dict[str, Any]:
                 picture.write_bytes(base64.b64decode(data["image/png"]))
                 facts["pictures"].append(picture.name)
     unrun = [n for n, cell in enumerate(cells, 1) if cell.execution_count is None and cell.source.strip()]
+    facts["unrun"] = unrun
     facts["ran"] = len(cells) - len(unrun) - len(facts["skipped"])
     if status == PASSED and unrun:
         what = f"the notebook stopped before cell {unrun[0]} without an error (sys.exit?)"

@@ -1,0 +1,159 @@
+"""One notebook in a process of its own: what it is asked, and how it is watched, measured and ended.
+
+What a batch on this machine and a worker of a fleet share. Light to import: papermill is imported in the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PASSED, FAILED, TIMED_OUT, DIED, NOT_RUN = "passed", "failed", "timed out", "kernel died", "not run"
+KILLED = "killed its workers"  # two workers of a fleet died while they ran it
+
+SAMPLE_EVERY = 0.2  # seconds between two looks at the memory of a process tree
+
+
+class BadInput(Exception):
+    """What was asked for makes no sense; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process is to do. Paths are absolute."""
+
+    notebook: Path
+    executed: Path  # where the executed copy goes; its HTML and pictures stand beside it
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def log(self) -> Path:
+        """What the process and the kernel wrote that is in no cell."""
+        return self.executed.with_suffix(".log")
+
+
+def clear_executed(folder: Path, name: str) -> Path:
+    """The folder of the executed copies, without what an earlier run left there of this one."""
+    executed = folder / "executed"
+    for old in executed.glob(f"{name}*"):
+        old.unlink()
+    return executed
+
+
+@functools.cache
+def processes() -> Any:
+    """How processes are started: from a fork server that has imported papermill, once for all, where there is one."""
+    method = "spawn" if sys.platform == "win32" else "forkserver"
+    context = multiprocessing.get_context(method)
+    if method == "forkserver":
+        context.set_forkserver_preload(["utils.worker"])
+    return context
+
+
+def end_with_parent() -> None:
+    """End this process and all that it started when the process that asked for it is gone, even by SIGKILL.
+
+    Otherwise a notebook would go on, with nobody to take what it finds, and hold its memory and its accelerator.
+    """
+
+    def wait() -> None:
+        multiprocessing.parent_process().join()
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                child.kill()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def work(job: Job, events: Any) -> None:
+    """What the process does. Where there is a fork server, the import was done there."""
+    from utils.worker import run
+
+    end_with_parent()
+    run(job, events)
+
+
+class Running:
+    """A notebook on its way. `facts` are the fields of its Result, as far as they are known."""
+
+    def __init__(self, job: Job, limit: float) -> None:
+        """Start it. `limit` is in seconds of wall time."""
+        self.limit, self.cell = limit, 0
+        self.facts: dict[str, Any] = {"seconds": 0.0, "peak_mb": 0.0}
+        self.done: dict[str, Any] | None = None
+        self.family: dict[int, psutil.Process] = {}
+        self.last_sample = 0.0
+        self.events, theirs = processes().Pipe(duplex=False)
+        self.process = processes().Process(target=work, args=(job, theirs), name=job.notebook.stem)
+        self.process.start()
+        theirs.close()
+        self.began = time.monotonic()
+
+    def look(self) -> bool:
+        """Take what it sent, and measure it. True when it ended, by itself or by the limit: then nothing is left."""
+        now = time.monotonic()
+        self.facts["seconds"] = now - self.began
+        with contextlib.suppress(EOFError):
+            while self.events.poll():
+                kind, content = self.events.recv()
+                if kind == "cell":
+                    self.cell = content
+                else:
+                    self.done = content
+        if now - self.last_sample > SAMPLE_EVERY:
+            self.facts["peak_mb"] = max(self.facts["peak_mb"], self.tree_mb())
+            self.last_sample = now
+        if self.done is not None:
+            self.process.join(timeout=10)
+            self.facts |= self.done
+        elif not self.process.is_alive() and not self.events.poll():
+            self._ended(DIED, f"its process ended with status {self.process.exitcode}")
+        elif self.facts["seconds"] > self.limit:
+            self._ended(TIMED_OUT, f"still running after {self.limit:.0f} s, and was ended")
+        else:
+            return False
+        self.end()
+        return True
+
+    def _ended(self, status: str, what: str) -> None:
+        self.facts |= {"status": status, "error": {"cell": self.cell, "what": what}}
+
+    def tree_mb(self) -> float:
+        """Memory of the process, its kernel and all that they started, in MB (10^6 bytes).
+
+        Proportional set size where the system has it, so that pages which processes share count once; elsewhere what
+        is unique to each process.
+        """
+        self._find_family()
+        total = 0
+        for process in self.family.values():
+            with contextlib.suppress(psutil.Error, OSError):
+                full = process.memory_full_info()
+                total += getattr(full, "pss", full.uss)
+        return total / 1e6
+
+    def end(self) -> None:
+        """End the process with its kernel and all that they started."""
+        self._find_family()
+        for process in self.family.values():
+            with contextlib.suppress(psutil.Error):  # psutil knows if the number now belongs to another process
+                process.kill()
+        self.process.kill()
+        self.process.join()
+
+    def _find_family(self) -> None:
+        with contextlib.suppress(psutil.Error):
+            parent = self.family.setdefault(self.process.pid, psutil.Process(self.process.pid))
+            for child in parent.children(recursive=True):
+                self.family.setdefault(child.pid, child)
