@@ -14,7 +14,6 @@ from utils.catalog import code_cells, describe, parameters, read, tags
 from utils.lint import IGNORED, names, sections
 from utils.refresh import _comparable
 
-
 WITH_PARAMETERS = [path for path in PATHS if parameters(read(path))]
 
 

@@ -294,6 +294,9 @@ def _main(options: argparse.Namespace) -> int:
             except BadInput as error:  # in the middle: the report is written
                 print(f"batch: {error}", file=sys.stderr)
                 status = 1
+            except OSError as error:  # what was written before is whole
+                what = f"cannot write in {folder} ({error.strerror}); make room, or choose another folder with --build"
+                raise BadInput(f"{what}; --resume goes on") from None
         for complaint in complaints(report, options.device, options.enforce_budget):
             print(f"batch: {complaint}", file=sys.stderr)
             status = status or 1

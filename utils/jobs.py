@@ -89,7 +89,7 @@ class Running:
 
     def __init__(self, job: Job, limit: float) -> None:
         """Start it. `limit` is in seconds of wall time."""
-        self.limit, self.cell = limit, 0
+        self.limit, self.cell, self.closed = limit, 0, False
         self.facts: dict[str, Any] = {"seconds": 0.0, "peak_mb": 0.0}
         self.done: dict[str, Any] | None = None
         self.family: dict[int, psutil.Process] = {}
@@ -104,20 +104,22 @@ class Running:
         """Take what it sent, and measure it. True when it ended, by itself or by the limit: then nothing is left."""
         now = time.monotonic()
         self.facts["seconds"] = now - self.began
-        with contextlib.suppress(EOFError):
-            while self.events.poll():
+        try:
+            while not self.closed and self.events.poll():
                 kind, content = self.events.recv()
                 if kind == "cell":
                     self.cell = content
                 else:
                     self.done = content
+        except EOFError:  # the other end is gone: poll would say from now on that there is something
+            self.closed = True
         if now - self.last_sample > SAMPLE_EVERY:
             self.facts["peak_mb"] = max(self.facts["peak_mb"], self.tree_mb())
             self.last_sample = now
         if self.done is not None:
             self.process.join(timeout=10)
             self.facts |= self.done
-        elif not self.process.is_alive() and not self.events.poll():
+        elif not self.process.is_alive() and (self.closed or not self.events.poll()):
             self._ended(DIED, f"its process ended with status {self.process.exitcode}")
         elif self.facts["seconds"] > self.limit:
             self._ended(TIMED_OUT, f"still running after {self.limit:.0f} s, and was ended")

@@ -12,12 +12,14 @@ INDUCTOR_CACHE = BUILD / "inductor"
 
 
 def keep_compiled(cache: Path = INDUCTOR_CACHE) -> None:
-    """Let torch.compile keep its results in one known folder, unless the user chose one or it cannot be written.
+    """Let torch.compile keep its results in one known folder, unless the user chose one or it cannot be used.
 
     And let it compile in the kernel's own process: its pool of workers would import torch once a core, which is more
     memory than a small machine has, and our kernels are few and small.
     """
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    if any(c.isspace() for c in str(cache)):
+        return  # torch gives paths to the compiler unquoted: its default, in the temporary folder, has no space
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError:

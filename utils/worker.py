@@ -107,13 +107,19 @@ def run(job: Job, events: Any) -> None:
         status, error = TIMED_OUT, {"cell": current, "what": str(failure).splitlines()[0]}
     except Exception as failure:  # no kernel, a folder that cannot be written, …: it must be in the report
         status, error = FAILED, {"cell": current, "what": f"{type(failure).__name__}: {failure}"}
-    seconds = time.monotonic() - started
-    events.send(("done", {"status": status, "error": error, "seconds": seconds} | look_at(job, status)))
+    facts = {"status": status, "error": error, "seconds": time.monotonic() - started}
+    try:
+        facts |= look_at(job, status)
+    except Exception as failure:  # a full disk, for instance, leaves half of a copy
+        what = f"its executed copy could not be kept: {type(failure).__name__}: {failure}"
+        facts |= {"status": FAILED, "error": error or {"cell": current, "what": what}}
+    events.send(("done", facts))
 
 
 def last_words(job: Job) -> str:
     """What the kernel wrote last before it died, or a guess where it wrote nothing."""
     lines = job.log.read_text("utf-8", "replace").strip().splitlines()
+    lines = [line for line in lines if "Kernel died" not in line]  # that much we know
     return f": {lines[-1]}" if lines else " (killed? out of memory?)"
 
 
