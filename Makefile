@@ -18,8 +18,9 @@ test: $(VENV)/tests      ## everything: the tools, and every output of every not
 test-launch: $(VENV)/launch  ## the ways in, for real: JupyterLab in Chromium, Binder's build and limits
 	$(BIN)/python -m pytest -m launch tests/launch -n 0 $(ARGS)
 
+# binder/labconfig: JupyterLab then asks nothing at its first start, and wraps long lines
 lab: $(VENV)/installed   ## JupyterLab on the first page
-	$(BIN)/jupyter lab notebooks/00_start_here.ipynb $(ARGS)
+	JUPYTER_CONFIG_PATH="$(CURDIR)/binder" $(BIN)/jupyter lab notebooks/00_start_here.ipynb $(ARGS)
 
 refresh: $(VENV)/installed  ## run notebooks again in place and store what they print: make refresh NB=06
 	$(BIN)/python -m utils.refresh $(NB)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from utils import check, expect_error
+from utils.notebook import NOTICE_MIME
+from utils.refresh import execute, normalise
 
 
 def test_expect_error_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,3 +56,19 @@ def test_the_style_names_only_what_matplotlib_knows() -> None:
     assert set(STYLE) <= set(matplotlib.rcParams)
     assert len(set(PALETTE)) == len(PALETTE)
     assert all(matplotlib.colors.is_color_like(c) for c in PALETTE)
+
+
+def test_a_cold_start_says_that_compiling_takes_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what is stored in a notebook does not."""
+    folder = tmp_path / "inductor"
+    folder.mkdir()
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+    told = {"display": [], "stored": []}
+    for _ in ("cold", "warm"):
+        nb = new_notebook(cells=[new_code_cell("from utils import setup\nsetup()")])
+        execute(nb, tmp_path)
+        told["display"].append(NOTICE_MIME in str(nb.cells[0].outputs))
+        normalise(nb)
+        told["stored"].append(NOTICE_MIME in str(nb.cells[0].outputs))
+        (folder / "kernel.so").touch()
+    assert told == {"display": [True, False], "stored": [False, False]}

@@ -12,10 +12,15 @@ from contextlib import contextmanager
 
 from utils import gate
 from utils.hardware import probe
-from utils.paths import keep_compiled
+from utils.paths import keep_compiled, nothing_compiled
 
 EXERCISE_MIME = "application/vnd.whatsnew.exercise+json"
 MACHINE_MIME = "application/vnd.whatsnew.machine+json"
+NOTICE_MIME = "application/vnd.whatsnew.notice+json"  # for the person at the screen: never stored in a notebook
+COLD = (
+    "Nothing compiled is kept here yet: a cell that calls torch.compile takes up to a minute the first time, several "
+    "on one CPU. While it shows [*], it works."
+)
 
 #: Warnings that torch prints on machines where nothing is wrong: (start of the message, why it is silenced).
 KNOWN_WARNINGS = (
@@ -42,6 +47,8 @@ def setup(requires: str | None = None) -> None:
     _display(machine.line, MACHINE_MIME, {"line": machine.line, "torch": machine.torch})
     if machine.torch is None:
         raise ModuleNotFoundError("these notebooks need torch: run `pip install -r requirements.txt` in the checkout")
+    if nothing_compiled() and machine.no_compile is None:
+        _display(COLD, NOTICE_MIME, {})
     for start, _reason in KNOWN_WARNINGS:
         warnings.filterwarnings("ignore", message=re.escape(start))
     # a CUDA build on a machine with CUDA's tools and no GPU says so on stderr, with the time of day

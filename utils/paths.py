@@ -28,6 +28,12 @@ def keep_compiled(cache: Path = INDUCTOR_CACHE) -> None:
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
 
 
+def nothing_compiled() -> bool:
+    """Is the folder empty in which torch.compile keeps what it made? False where torch chooses the folder itself."""
+    folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    return folder is not None and not any(Path(folder).glob("*"))
+
+
 def replace_file(path: Path, text: str) -> None:
     """Write a file whole or not at all: a reader never sees half of one."""
     part = path.with_name(path.name + ".part")

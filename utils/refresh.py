@@ -18,6 +18,7 @@ from utils import gate
 from utils.catalog import SelectionError, away, cell_requires, code_cells, read, select, source_sha256, tags
 from utils.hardware import Machine, probe
 from utils.kernels import private_transport
+from utils.notebook import NOTICE_MIME
 
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 LANGUAGE = {  # without the version, which differs from machine to machine
@@ -69,7 +70,8 @@ def normalise(nb: Any) -> None:
         cell.metadata = {k: v for k, v in cell.metadata.items() if k in KEPT_CELL_METADATA and v}
     for count, cell in enumerate(code_cells(nb), 1):
         cell.execution_count = count
-        cell.outputs = merge_streams(cell.outputs)
+        kept = [output for output in cell.outputs if NOTICE_MIME not in output.get("data", {})]
+        cell.outputs = merge_streams(kept)
         for output in cell.outputs:
             if output.output_type == "execute_result":
                 output.execution_count = count

@@ -20,7 +20,7 @@ SEARCH = (
 
 
 def chosen(found: Iterable[Answer], release: str = "", platform: str = "", topic: str = "") -> list[list[Answer]]:
-    """The answers by row, for the rows of a release, a platform and a topic; "" is any.
+    """The answers by row, for the rows of a release, a platform and a topic; "" is any. Rows with a verdict are first.
 
     Raises ValueError that lists what there is.
     """
@@ -36,7 +36,7 @@ def chosen(found: Iterable[Answer], release: str = "", platform: str = "", topic
         row = answer.row
         if release in ("", row.release) and platform in ("", *row.platforms) and topic in ("", *row.topics):
             by_row.setdefault(row.id, []).append(answer)
-    return list(by_row.values())
+    return sorted(by_row.values(), key=lambda of_row: standing(of_row) == PLANNED)
 
 
 def show_ledger(found: Iterable[Answer], release: str = "", platform: str = "", topic: str = "") -> None:
@@ -77,7 +77,7 @@ def _line(of_row: Sequence[Answer]) -> str:
         escape(row.id),
         f"{escape(row.sentence)}<br><small>{escape(', '.join(row.topics))}{' · ' if refs else ''}{refs}</small>",
         " ".join(row.platforms),
-        f'<b style="color:{COLOURS[word]}">{word}</b>{notes}',
+        f'<span style="color:{COLOURS[word]}">■</span> <b>{word}</b>{notes}',
         book,
     )
     return "<tr>" + "".join(f'<td style="text-align:left;vertical-align:top">{c}</td>' for c in cells) + "</tr>"
