@@ -8,6 +8,7 @@ from html import escape
 from utils.claims import DIFFERS, HOLDS, NEEDS, PLANNED, PLATFORMS, RELEASES, TOPICS, Answer, standing
 
 PULL = "https://github.com/pytorch/pytorch/pull/"  # GitHub leads on to the issue where the number is that of an issue
+SWATCH = "display:inline-block;width:.75em;height:.75em;border-radius:2px"  # text in these colours would be too pale
 COLOURS = {HOLDS: "#009E73", DIFFERS: "#D55E00", NEEDS: "#0072B2", PLANNED: "#6B7280"}
 
 # Lab's shortcuts must not take what is typed; the search needs no script, so it works wherever HTML output is trusted.
@@ -77,7 +78,7 @@ def _line(of_row: Sequence[Answer]) -> str:
         escape(row.id),
         f"{escape(row.sentence)}<br><small>{escape(', '.join(row.topics))}{' · ' if refs else ''}{refs}</small>",
         " ".join(row.platforms),
-        f'<span style="color:{COLOURS[word]}">■</span> <b>{word}</b>{notes}',
+        f'<span style="{SWATCH};background:{COLOURS[word]}"></span> <b>{word}</b>{notes}',
         book,
     )
     return "<tr>" + "".join(f'<td style="text-align:left;vertical-align:top">{c}</td>' for c in cells) + "</tr>"

@@ -274,7 +274,9 @@ def wait_until(page: Any, condition: Any, seconds: float, what: str) -> bool:
 
 
 def prompts(page: Any) -> list[str]:
-    return page.eval_on_selector_all(f"{CELLS} .jp-InputPrompt", "all => all.map(e => e.textContent.trim())")
+    """Those of the cells whose source is shown; a folded one has none."""
+    told = page.eval_on_selector_all(f"{CELLS} .jp-InputPrompt", "all => all.map(e => e.textContent.trim())")
+    return [prompt for prompt in told if prompt]
 
 
 def look(page: Any, server: Server, notebook: str, themes: tuple[str, ...] = tuple(THEMES)) -> Facts:
@@ -405,7 +407,8 @@ def complaints(facts: Facts, path: Path) -> list[str]:
 
 
 def _wrong_with(cell: Any, reason: str | None, number: int, shown: dict[str, Any]) -> Iterator[str]:
-    if shown["prompt"] != f"[{number}]:":
+    folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)  # then what it shows proves that it ran
+    if shown["prompt"] != ("" if folded else f"[{number}]:"):
         yield f"its prompt is {shown['prompt']!r}: it did not run in its turn"
     for mime in shown["mimes"]:
         if mime.endswith((".error", ".stderr")):
