@@ -19,7 +19,20 @@ from nbformat.v4 import new_code_cell, new_output
 
 from launch.conftest import lacking
 from launch.contrast import contrast, figure_complaint
-from launch.page import Facts, Server, browser_page, complaints, find_chromium, lab, lab_command, look
+from launch.page import (
+    CELLS,
+    Facts,
+    Server,
+    browser_page,
+    complaints,
+    find_chromium,
+    is_idle,
+    lab,
+    lab_command,
+    look,
+    menu,
+    wait_until,
+)
 from utils.catalog import all_notebooks
 from utils.paths import BUILD, NOTEBOOKS, ROOT
 
@@ -111,6 +124,28 @@ def test_the_command_is_the_users(server: Server, page: Any) -> None:
     page.wait_for_selector('.jp-NotebookPanel h1:has-text("Start here")')
     page.wait_for_timeout(4000)  # the question about news comes when all else is there
     assert not page.questions, "JupyterLab asks something at its first start"
+
+
+def test_the_ledger_can_be_searched(server: Server, page: Any) -> None:
+    """What is typed stays in the box, JupyterLab's one-letter shortcuts leave the cells alone, and rows follow."""
+    page.goto(f"{server.url}/lab/tree/00_start_here.ipynb?token={server.token}&reset")
+    page.wait_for_selector(CELLS)
+    assert wait_until(page, lambda: is_idle(page), 90, "the kernel is ready")
+    menu(page, "Run", "Run All Cells")
+    box = page.locator('.jp-NotebookPanel:not(.lm-mod-hidden) input[type="search"]')
+    box.wait_for(state="attached", timeout=60_000)
+    cells = page.locator(CELLS).count()
+    rows = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-OutputArea-output tbody tr:has-text('2.1')")
+    everything = rows.count()
+    box.scroll_into_view_if_needed()
+    box.click()
+    page.keyboard.type("add mm")  # a and d d and m are shortcuts: a new cell, delete, Markdown
+    page.wait_for_timeout(500)
+    assert box.input_value() == "add mm" and page.locator(CELLS).count() == cells
+    box.fill("mps differs")
+    shown = [row.inner_text() for row in rows.all() if row.is_visible()]
+    assert everything > 60 and 0 < len(shown) < 5
+    assert all("mps" in row and "differs" in row for row in shown), shown
 
 
 @pytest.mark.parametrize("name", [p.stem for p in all_notebooks()])
