@@ -149,8 +149,8 @@ def test_a_font_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCa
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_a_path_beyond_ascii(write: Callable[..., Path], tmp_path: Path) -> None:
-    home = tmp_path / "Küche-é-家"
-    home.mkdir()
+    home = tmp_path / "Küche-é-家" / ("lang" * 10)  # too long for the path of a socket, too
+    home.mkdir(parents=True)
     quick = "import torch._inductor.config\ntorch._inductor.config.cpp_cache_precompile_headers = False"
     book = write("01_compiles.ipynb", text("# Compile"), f"{SETUP}\n{quick}", COMPILES, summary="x")
     book = book.rename(home / book.name)

@@ -295,6 +295,8 @@ def _main(options: argparse.Namespace) -> int:
                 print(f"batch: {error}", file=sys.stderr)
                 status = 1
             except OSError as error:  # what was written before is whole
+                if error.errno is None:
+                    raise
                 what = f"cannot write in {folder} ({error.strerror}); make room, or choose another folder with --build"
                 raise BadInput(f"{what}; --resume goes on") from None
         for complaint in complaints(report, options.device, options.enforce_budget):

@@ -10,6 +10,7 @@ import functools
 import multiprocessing
 import os
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
@@ -53,7 +54,9 @@ def clear_executed(folder: Path, name: str) -> Path:
 @functools.cache
 def processes() -> Any:
     """How processes are started: from a fork server that has imported papermill, once for all, where there is one."""
-    method = "spawn" if sys.platform == "win32" else "forkserver"
+    # the fork server listens on a socket in the temporary folder, whose path the system limits to about 100 characters
+    short = len(os.fsencode(tempfile.gettempdir())) < 70
+    method = "forkserver" if sys.platform != "win32" and short else "spawn"
     context = multiprocessing.get_context(method)
     if method == "forkserver":
         context.set_forkserver_preload(["utils.worker"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -32,5 +33,6 @@ def private_transport() -> Iterator[Any]:
         yield Config()
         return
     # a short absolute path: the system's limit is about 100 characters, and the kernel runs in another folder
-    with tempfile.TemporaryDirectory(prefix="wn-", ignore_cleanup_errors=True) as folder:
+    home = tempfile.gettempdir() if len(os.fsencode(tempfile.gettempdir())) < 70 else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="wn-", dir=home, ignore_cleanup_errors=True) as folder:
         yield Config({"KernelManager": {"transport": "ipc", "ip": str(Path(folder) / "k")}})

@@ -38,7 +38,7 @@ class Result:
     started: float = 0.0  # seconds after the batch began
     slot: int = 0  # which of the parallel places it ran in
     kept: bool = False  # not run this time: --resume found it passed
-    unrun: list[int] = field(default_factory=list)  # cells that were not reached
+    unrun: list[int] = field(default_factory=list)  # cells that were not reached, or not ended
     awaits: dict[str, str] = field(default_factory=dict)  # ledger row -> what the cell of its verdict asks for
     variant: str = ""  # tells the runs of one notebook apart: what this one is there for, "cuda"
     needs: list[str] = field(default_factory=list)  # the requirements that this run is there to meet

@@ -109,7 +109,7 @@ def run(job: Job, events: Any) -> None:
         status, error = FAILED, {"cell": current, "what": f"{type(failure).__name__}: {failure}"}
     facts = {"status": status, "error": error, "seconds": time.monotonic() - started}
     try:
-        facts |= look_at(job, status)
+        facts |= look_at(job, status, current)
     except Exception as failure:  # a full disk, for instance, leaves half of a copy
         what = f"its executed copy could not be kept: {type(failure).__name__}: {failure}"
         facts |= {"status": FAILED, "error": error or {"cell": current, "what": what}}
@@ -117,10 +117,11 @@ def run(job: Job, events: Any) -> None:
 
 
 def last_words(job: Job) -> str:
-    """What the kernel wrote last before it died, or a guess where it wrote nothing."""
+    """What the kernel wrote last before it died, and a guess where that is no crash of its own."""
     lines = job.log.read_text("utf-8", "replace").strip().splitlines()
     lines = [line for line in lines if "Kernel died" not in line]  # that much we know
-    return f": {lines[-1]}" if lines else " (killed? out of memory?)"
+    crashed = any(word in line for line in lines for word in ("Fatal", "Segmentation", "terminate called"))
+    return ("" if crashed else " (killed? out of memory?)") + (f": {lines[-1]}" if lines else "")
 
 
 def _numbers(nb: Any, with_parameters: bool) -> dict[int, int]:
@@ -134,8 +135,11 @@ def _numbers(nb: Any, with_parameters: bool) -> dict[int, int]:
     return numbers
 
 
-def look_at(job: Job, status: str) -> dict[str, Any]:
-    """What the executed copy shows: cells run, skipped and why, verdicts, pictures; and write its HTML and pictures."""
+def look_at(job: Job, status: str, last: int) -> dict[str, Any]:
+    """What the executed copy shows: cells run, skipped and why, verdicts, pictures; and write its HTML and pictures.
+
+    `last` is the number of the cell that was the last to start.
+    """
     if job.log.exists() and not job.log.stat().st_size:
         job.log.unlink()
     facts: dict[str, Any] = {"ran": 0, "cells": 0, "cell_seconds": 0.0}
@@ -162,7 +166,8 @@ def look_at(job: Job, status: str) -> dict[str, Any]:
                 picture = job.executed.with_name(f"{job.executed.stem}_{len(facts['pictures']) + 1}.png")
                 picture.write_bytes(base64.b64decode(data["image/png"]))
                 facts["pictures"].append(picture.name)
-    unrun = [n for n, cell in enumerate(cells, 1) if cell.execution_count is None and cell.source.strip()]
+    lost = {last} if status in (DIED, TIMED_OUT) else set()  # its count may have come before the end, or not
+    unrun = [n for n, c in enumerate(cells, 1) if n in lost or (c.execution_count is None and c.source.strip())]
     facts["unrun"] = unrun
     facts["ran"] = len(cells) - len(unrun) - len(facts["skipped"])
     if status == PASSED and unrun:
