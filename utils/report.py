@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from utils.jobs import FAILED, KILLED, NOT_RUN, PASSED
+from utils.paths import replace_file
 
 
 @dataclass
@@ -183,10 +183,10 @@ class Report:
 
     def write(self, folder: Path, junit: Path | None = None) -> None:
         """Write the three files, each whole or not at all: a reader never sees half of one."""
-        _replace(folder / "report.json", json.dumps(self.to_json(), indent=1, ensure_ascii=False))
-        _replace(folder / "report.html", self.to_html())
+        replace_file(folder / "report.json", json.dumps(self.to_json(), indent=1, ensure_ascii=False))
+        replace_file(folder / "report.html", self.to_html())
         for path in dict.fromkeys(filter(None, [folder / "junit.xml", junit])):
-            _replace(path, self.to_junit())
+            replace_file(path, self.to_junit())
 
     def to_junit(self) -> str:
         """JUnit XML: a test suite a notebook and machine, a test case for the run and one for each skipped cell."""
@@ -261,9 +261,3 @@ def _and(names: list[str]) -> str:
 def _xml(text: str) -> str:
     """Text without the control characters (colours of a traceback) that XML cannot hold."""
     return "".join(c for c in text if c in "\t\n" or c >= " ")
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, "utf-8")
-    os.replace(part, path)

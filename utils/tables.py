@@ -6,14 +6,15 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from utils.claims import DIFFERS, HOLDS, NEEDS, PLANNED, PLATFORMS, RELEASES, TOPICS, Answer, standing
+from utils.figures import BLUE, GREEN, GREY, ORANGE
 
 PULL = "https://github.com/pytorch/pytorch/pull/"  # GitHub leads on to the issue where the number is that of an issue
 SWATCH = "display:inline-block;width:.75em;height:.75em;border-radius:2px"  # text in these colours would be too pale
-COLOURS = {HOLDS: "#009E73", DIFFERS: "#D55E00", NEEDS: "#0072B2", PLANNED: "#6B7280"}
+COLOURS = {HOLDS: GREEN, DIFFERS: ORANGE, NEEDS: BLUE, PLANNED: GREY}  # as in the figure
 
-# Lab's shortcuts must not take what is typed; the search needs no script, so it works wherever HTML output is trusted.
+# No script element: the search works wherever HTML output is trusted.
 SEARCH = (
-    '<input type="search" data-lm-suppress-shortcuts="true" placeholder="search: mps, export, differs …" '
+    '<input type="search" placeholder="search: mps, export, differs …" '
     'aria-label="search the ledger" style="width:100%;padding:6px 10px;margin:0 0 6px;box-sizing:border-box" '
     "oninput=\"for (const r of this.parentNode.querySelectorAll('tbody tr')) "
     "r.hidden = !this.value.toLowerCase().split(' ').every(w => r.textContent.toLowerCase().includes(w))\">"
