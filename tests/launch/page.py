@@ -106,6 +106,11 @@ class Server:
             text = answer.read()
         return json.loads(text) if text and path.startswith("/api") else text
 
+    def end_kernels(self) -> None:
+        """JupyterLab gives a notebook that is opened again the kernel that it had, with its numbers and variables."""
+        for session in self.ask("/api/sessions"):
+            self.ask(f"/api/sessions/{session['id']}", "DELETE")
+
 
 @dataclass
 class Theme:
@@ -280,9 +285,10 @@ def prompts(page: Any) -> list[str]:
 
 
 def look(page: Any, server: Server, notebook: str, themes: tuple[str, ...] = tuple(THEMES)) -> Facts:
-    """Open a notebook, clear what it had, Run All, and bring back what the page shows. Its kernel is ended."""
+    """Open a notebook with a kernel of its own, clear what it had, Run All, and bring back what the page shows."""
     facts = Facts(questions=page.questions)
     page.questions.clear()
+    server.end_kernels()  # another test may have left this notebook's
     began = time.monotonic()
     try:
         page.goto(f"{server.url}/lab/tree/{notebook}?token={server.token}&reset")
@@ -316,8 +322,7 @@ def look(page: Any, server: Server, notebook: str, themes: tuple[str, ...] = tup
             facts.themes[theme] = show_theme(page, theme)
         return facts
     finally:
-        for session in server.ask("/api/sessions"):
-            server.ask(f"/api/sessions/{session['id']}", "DELETE")
+        server.end_kernels()
 
 
 def scroll_through(page: Any) -> None:
