@@ -74,6 +74,8 @@ def problems(text: str) -> list[str]:
         found.append("the pins are installed after the repository is copied: again for every commit")
     if at(r'-r "?requirements\.txt') >= 0 or at(r"pip install .* \.$") >= 0:
         found.append("something of the repository's top level is installed")
+    if not re.search(r"apt-get install [^&]*\bg\+\+", text):
+        found.append("no C++ compiler is installed, which torch.compile needs")
     if at(r"^RUN \./binder/postBuild") < copy:
         found.append("postBuild is not run")
     if at(r'^ENV R2D_ENTRYPOINT="\$\{REPO_DIR\}/binder/start"') < 0:
