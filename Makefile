@@ -43,7 +43,12 @@ new: $(VENV)/installed      ## the skeleton of a notebook: make new TITLE="Sort 
 clean:                      ## what the tools made: reports, executed copies, what torch.compile generated
 	rm -rf build
 
-# The stamp is written last: an installation that broke off is done again.
+# The stamp is written last: an installation that broke off is done again, and so is one with another TORCH.
+ifneq ($(strip $(TORCH)),)
+ifneq ($(strip $(TORCH)),$(shell cat $(VENV)/torch.txt 2>/dev/null))
+.PHONY: $(VENV)/installed
+endif
+endif
 $(VENV)/installed: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else f"torch-whatsnew needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}: make run PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -53,6 +58,7 @@ else
 	$(BIN)/python -m pip install --disable-pip-version-check $(TORCH)
 	grep -v '^torch[<>=]' requirements.txt > $(VENV)/others.txt
 	$(BIN)/python -m pip install --disable-pip-version-check -r $(VENV)/others.txt
+	echo '$(strip $(TORCH))' > $(VENV)/torch.txt
 endif
 	touch $@
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,28 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from utils.paths import ROOT
 from utils.refresh import normalise
+
+
+def pytest_configure() -> None:
+    """Ctrl-C reaches what the tests start: a shell that starts a job in the background has it ignore SIGINT."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def left_as_found() -> Iterator[None]:
+    """What a test changes of the process is put back: its environment, what it does at a signal."""
+    environment = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    own = {name: value for name, value in os.environ.items() if name == "PYTEST_CURRENT_TEST"}
+    environment.pop("PYTEST_CURRENT_TEST", None)
+    if dict(os.environ) != environment | own:
+        os.environ.clear()
+        os.environ.update(environment | own)
+    for number, handler in handlers.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 def stdout(text: str) -> Any:

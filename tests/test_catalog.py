@@ -45,6 +45,7 @@ def test_select_takes_a_path(three: Path) -> None:
         ("99", "fits no notebook"),
         ("s", "fits 2 notebooks .*01_switch"),
         ("", "no"),
+        ("elsewhere/06_polar.ipynb", "there is no notebook elsewhere/06_polar.ipynb"),
     ],
 )
 def test_select_says_what_there_is(three: Path, name: str, words: str) -> None:

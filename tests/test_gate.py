@@ -79,6 +79,7 @@ def test_what_the_grammar_does_not_have_is_an_error(spec: str, words: str) -> No
         (MAC, "mps, macos>=15, accelerator", "macos>=26.2"),
         (XPU, "xpu", "cuda_runtime>=12.4"),
         (ROCM, "rocm>=7.0", "cuda"),
+        (CUDA, "cuda_runtime>=13.2.0, cuda>=9", "cuda_runtime>=13.2.1"),
         (replace(LAPTOP, amx=True), "amx", "memory_gb>=8"),
         (replace(LAPTOP, torch="2.16.0.dev20261130"), "torch>=2.16", "torch>=2.17"),
         (replace(LAPTOP, torch="2.15.0rc3"), "torch>=2.15", "python>=3.13"),

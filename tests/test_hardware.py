@@ -51,6 +51,13 @@ def test_nvidia_smi_is_asked_for_the_visible_cards(tmp_path: Path, monkeypatch: 
     assert hardware._cuda_devices(None) == ("7.5", "Small")
 
 
+@pytest.mark.parametrize(
+    ("version", "release"), [("7.2.53211-e1a6bc5663", "7.2.53211"), ("7.0", "7.0"), ("unknown", "0")]
+)
+def test_rocm_tells_its_version_in_its_own_way(version: str, release: str) -> None:
+    assert hardware.release(version) == release
+
+
 def test_a_probe_that_raises_is_an_answer() -> None:
     assert hardware._ask(lambda: 1 / 0, otherwise="nothing") == "nothing"
 

@@ -136,6 +136,10 @@ BROKEN: list[tuple[str, Callable[[Any], None], str]] = [
     ("banned", source(3, "import sys\nsys.path.append('..')"), "cell 3 matches .*installed"),
     ("banned", source(3, "ax.plot([1]);"), r"cell 3 matches .*plt\.show"),
     ("banned", source(3, "# NBVAL_SKIP\n1"), "cell 3 matches .*gate"),
+    ("known_tags", tag(3, "nbval-skip"), "'print.* is tagged nbval-skip; there are exercise, "),
+    ("known_tags", tag(3, "raises-exception"), "is tagged raises-exception"),
+    ("known_tags", tag(3, "skip-execution", "timing"), "is tagged skip-execution"),
+    ("syntax", source(3, "x = 1\nx ="), "cell 3, line 2: invalid syntax"),
     ("requirements", source(8, "#| requires: cdua\n1"), "cell 8: .*did you mean 'cuda'"),
     ("requirements", source(3, "x = 1\n#| requires: cuda"), "cell 3: .*first line"),
     ("requirements", source(3, "# requires: cuda\nx = 1"), "cell 3: .*first line"),
@@ -263,6 +267,8 @@ def test_the_ledger_is_held_against_the_notebooks(tmp_path: Path, monkeypatch: p
     assert lint.lint_ledger(tmp_path) == ["ledger: 06_linalg_polar gives no verdict on 2.14-sqrth"]
     del rows["2.14-sqrth"]
     assert lint.lint_ledger(tmp_path) == []
+    (tmp_path / "02_corrupt.ipynb").write_text("{")
+    assert lint.lint_ledger(tmp_path) == [], "that is told with the notebook"
     nbformat.write(nb, tmp_path / "01_try.ipynb")
     [problem] = lint.lint_ledger(tmp_path)
     assert problem == "ledger: 01_try gives a verdict on 2.14-polar, whose row names 06_linalg_polar"
@@ -275,5 +281,8 @@ def test_the_command_says_what_to_mend(python, tmp_path: Path) -> None:
     done = python("utils.lint", tmp_path / "01_try.ipynb")
     assert done.returncode == 1
     assert "01_try.ipynb: tutorial_metadata: unknown tutorial metadata: budget" in done.stdout
+    (tmp_path / "02_corrupt.ipynb").write_text('{"cells": [')
+    done = python("utils.lint", tmp_path / "02_corrupt.ipynb")
+    assert done.returncode == 1 and "02_corrupt.ipynb: it is not a notebook that can be read" in done.stdout
     done = python("utils.lint", "no_such")
     assert done.returncode == 2 and "fits no notebook" in done.stderr

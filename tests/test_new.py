@@ -37,7 +37,13 @@ def test_file_names(title: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"), [([""], "needs a title"), (["Sort", "--number", "6"], "06 is taken by 06_")]
+    ("arguments", "words"),
+    [
+        ([""], "needs a title"),
+        (["Sort", "--number", "6"], "06 is taken by 06_"),
+        (["Sort", "--number", "-3"], "two digits"),
+        (["Sort", "--number", "100"], "two digits"),
+    ],
 )
 def test_bad_input(arguments: list[str], words: str, capsys: pytest.CaptureFixture) -> None:
     assert new.main(arguments) == 2

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from utils.catalog import all_notebooks, read, tags
-from utils.lint import compared_share, is_tutorial, lint, lint_ledger, sections, solution_code
+from utils.catalog import all_notebooks, away, cell_requires, read, tags
+from utils.lint import IGNORED, compared_share, is_tutorial, lint, lint_ledger, sections, solution_code
 from utils.notebook import EXERCISE_MIME
 from utils.paths import ROOT
 from utils.refresh import execute
@@ -36,6 +40,33 @@ def test_every_row_of_a_finished_notebook_has_its_verdict() -> None:
 def test_most_of_what_is_printed_is_compared() -> None:
     shares = {path.stem: compared_share(read(path)) for path in TUTORIALS}
     assert sum(shares.values()) / len(shares) >= COMPARED_SHARE, shares
+
+
+def change_a_digit(nb: Any) -> int:
+    """Change the first digit that a compared cell printed, and leave out what comes behind: that cell's number."""
+    runs = [(cell, away(needs) is None) for cell, needs in cell_requires(nb)]
+    for number, (cell, here) in enumerate(runs, 1):
+        for output in cell.outputs if here and IGNORED not in tags(cell) else []:
+            if output.output_type == "stream" and (digit := re.search(r"\d", output.text)):
+                at = digit.start()
+                output.text = output.text[:at] + str((int(digit[0]) + 1) % 10) + output.text[at + 1 :]
+                del nb.cells[nb.cells.index(cell) + 1 :]
+                return number
+    raise LookupError("no compared cell prints a number")
+
+
+@pytest.mark.parametrize("path", PATHS, ids=by_name)
+def test_one_digit_turns_it_red(path: Path, python: Callable[..., Any], tmp_path: Path) -> None:
+    nb = read(path)
+    number = change_a_digit(nb)
+    nbformat.write(nb, tmp_path / path.name)
+    plugin = ["-c", "pyproject.toml", "-o", "addopts=", "-p", "utils.testing", "-p", "no:cacheprovider"]
+    nbval = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=120", f"--junitxml={tmp_path / 'out.xml'}"]
+    done = python("pytest", *plugin, *nbval, tmp_path / path.name)
+    cases = list(ET.parse(tmp_path / "out.xml").iter("testcase"))
+    failed = {case.get("name"): "".join(f.itertext()) for case in cases for f in case if f.tag != "skipped"}
+    assert list(failed) == [f"Cell {number}"] and len(cases) == number, done.stdout[-3000:]
+    assert "Cell outputs differ" in failed[f"Cell {number}"]
 
 
 def run(path: Path, cells: list[Any]) -> list[Any]:

@@ -192,11 +192,20 @@ def test_a_notebook_that_was_not_run_says_why() -> None:
     killed = Result("04_d", status=KILLED, lost_on=["a", "b"], error={"cell": 2, "what": "a and b died"})
     assert waits.line.startswith("not run     03_c") and waits.line.endswith(what)
     suites = ET.fromstring(report(waits, killed).to_junit())
-    assert suites.find("testsuite[@name='03_c']/testcase/skipped").get("message") == what
+    assert suites.find("testsuite[@name='03_c']/testcase/failure").get("message") == what
+    assert ET.fromstring(report(Result("05_e")).to_junit()).find(".//skipped").get("message") == "not run"
     assert suites.find("testsuite[@name='04_d']/testcase/failure").get("type") == "killed its workers"
     page = report(waits, killed).to_html()
     assert what in page and "a and b died while they ran this" in page
     assert not report(waits).ok and report(waits, killed).counts == {"passed": 0, "failed": 0, "not run": 1, KILLED: 1}
+
+
+def test_a_complaint_is_a_failure_wherever_one_looks() -> None:
+    slow = report(PASSED, complaints=["01_a is over its budget: 61 s of 60 s"])
+    assert not slow.ok and slow.closing == "1 passed, 0 failed; 1 complaint"
+    [failure] = ET.fromstring(slow.to_junit()).findall(".//failure")
+    assert failure.get("message") == slow.complaints[0]
+    assert slow.complaints[0] in slow.to_html() and "Everything passed" not in slow.to_html()
 
 
 def test_what_a_run_leaves_out_is_on_the_page_and_no_failure() -> None:

@@ -40,7 +40,7 @@ WITHOUT = "needs symbol:torch.linalg.polar; this machine has torch 2.13.0+cpu wi
             FAILS,
             ["cell 3: AttributeError: no polar"],
         ),
-        (result("timed out"), FAILS, ["cell 0: timed out"]),
+        (result("timed out"), FAILS, ["timed out"]),
     ],
 )
 def test_what_a_result_says_of_a_release(found: Result, state: str, detail: list[str]) -> None:

@@ -14,7 +14,6 @@ import datetime
 import hashlib
 import importlib.metadata
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -26,9 +25,11 @@ from typing import Any
 from packaging.version import Version
 
 from utils import gate
-from utils.catalog import SelectionError, cell_requires, describe, parameters, read, select
+from utils.catalog import SelectionError, asking, cell_requires, describe, parameters, read, select
+from utils.claims import verdict_calls
+from utils.hardware import cores
 from utils.jobs import FAILED, NOT_RUN, PASSED, BadInput, Job, Running, clear_executed
-from utils.paths import BUILD, keep_compiled
+from utils.paths import BUILD, checkout, keep_compiled
 from utils.progress import Progress
 from utils.report import Report, Result, read_results
 
@@ -46,19 +47,19 @@ def plan(names: list[str], given: dict[str, str], earlier: dict[str, Result]) ->
     if not paths:
         raise BadInput("there is no notebook to run")
     took = {old.name: old.seconds for old in sorted(earlier.values(), key=lambda old: old.seconds)}
-    results, known = [], {}
+    results, known, tools = [], {}, checkout()
     for path in paths:
-        result = Result(name=path.stem, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
+        result = Result(path.stem, sha256=hashlib.sha256(path.read_bytes()).hexdigest(), checkout=tools)
         try:
             told, nb = describe(path), read(path)
-            defaults, awaits = parameters(nb), verdict_needs(nb)
+            defaults, awaits, asks = parameters(nb), verdict_needs(nb), asking(nb)
         except Exception as error:
             result.status = FAILED
             what = (str(error).splitlines() or [type(error).__name__])[0]
             result.error = {"cell": 0, "what": f"this is not a notebook that can be read: {what[:200]}"}
         else:
             result.title, result.budget_seconds, result.budget_mb = told.title, told.budget_seconds, told.budget_mb
-            result.awaits = awaits
+            result.awaits, result.asks = awaits, {str(number): specs for number, specs in asks.items()}
             known |= defaults
             result.parameters = {n: _value(n, v, defaults[n]) for n, v in given.items() if n in defaults}
         results.append(result)
@@ -75,10 +76,9 @@ def plan(names: list[str], given: dict[str, str], earlier: dict[str, Result]) ->
 
 def verdict_needs(nb: Any) -> dict[str, str]:
     """The ledger rows that a notebook is about, each with the hardware, or else all, that its verdict's cell needs."""
-    calls = re.compile(r"""\bverdict\(\s*["']([^"']+)["']""")
     found = {}
     for cell, specs in cell_requires(nb):
-        if rows := calls.findall(cell.source):
+        if rows := verdict_calls(cell.source) if "verdict(" in cell.source else {}:
             with contextlib.suppress(gate.RequirementError):  # a misspelt one fails in its cell
                 needs = list(dict.fromkeys(need for spec in filter(None, specs) for need in gate.parse(spec)))
                 hardware = [need for need in needs if need.word in gate.HARDWARE]
@@ -172,15 +172,18 @@ def build_folder(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+SAME = ("name", "sha256", "checkout", "parameters", "needs")  # fields of a result that need not be found again
+
+
 def keep_finished(report: Report, earlier: dict[str, Result], torches: Callable[[Result], set[str]]) -> None:
-    """For --resume: what passed before, from the same file, parameters, needs and torch, need not run again.
+    """For --resume: what passed before, from the same file, tools, parameters, needs and torch, need not run again.
 
     `torches` gives the versions of torch that a result may have been made with.
     """
     for i, result in enumerate(report.results):
         wanted = {Version(torch).public for torch in torches(result)}
         for old in earlier.values():
-            same = all(getattr(old, f) == getattr(result, f) for f in ("name", "sha256", "parameters", "needs"))
+            same = all(getattr(old, f) == getattr(result, f) for f in SAME)
             if same and old.status == PASSED and old.machine and Version(old.machine["torch"]).public in wanted:
                 old.kept = True
                 report.results[i] = old
@@ -192,23 +195,26 @@ def complaints(report: Report, device: str | None, enforce_budget: bool) -> list
     if enforce_budget:
         found += [f"{r.name} is over its budget: {', '.join(r.over)}" for r in report.results if r.over]
     if device:
-        words = {need.word for need in gate.parse(device)}
-        asked = [r for r in report.results if words & _words_of(r)]
-        if not asked:
+        words = _words([device])
+        asks = [(r, int(number)) for r in report.results for number, specs in r.asks.items() if words & _words(specs)]
+        if not asks:
             found.append(f"no chosen notebook has a cell that asks for {device}: nothing was tried on it")
+        elif not any(r.reached(number) for r, number in asks):
+            reasons = dict.fromkeys(s["reason"] for r, number in asks for s in r.skipped if s["cell"] == number)
+            told = f" ({'; '.join(reasons)})" if reasons else ""
+            found.append(f"no cell that asks for {device} ran: nothing was tried on it{told}")
     return found
 
 
-def _words_of(result: Result) -> set[str]:
-    try:
-        [path] = select([result.name])
-        return {need.word for spec in describe(path).needs for need in gate.parse(spec)}
-    except (SelectionError, ValueError):
-        return set()
+def _words(specs: list[str]) -> set[str]:
+    found = set()
+    for spec in specs:
+        with contextlib.suppress(gate.RequirementError):  # a misspelt one fails in its cell
+            found |= {need.word for need in gate.parse(spec)}
+    return found
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parser = argparse.ArgumentParser(prog="python -m utils.batch", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("notebooks", nargs="*", help="numbers, names, parts of names or paths (all if none is given)")
@@ -219,7 +225,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         metavar="WORDS",
         help="refuse to start unless this machine has it, as in `#| requires:`: 'cuda>=9.0'",
     )
-    add("-j", "--jobs", type=int, default=min(cores, 8), help="how many at once (%(default)s)")
+    add("-j", "--jobs", type=int, default=min(cores(), 8), help="how many at once (%(default)s)")
     add("--limit", type=float, default=600, metavar="SECONDS", help="wall-clock limit for a notebook (%(default)s)")
     add("--scheduler", metavar="ADDRESS", help="over the workers of a dask scheduler, tcp://host:8786: docs/fleet.md")
     add(
@@ -241,9 +247,12 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
 def show_list(names: list[str]) -> None:
     """Print what there is to run."""
     for path in select(names):
-        told = describe(path)
+        try:
+            told, found = describe(path), parameters(read(path))
+        except Exception as error:
+            raise BadInput(f"{path.name} is not a notebook that can be read: {error}") from None
         print(f"{told.name}: {told.title}")
-        for name, value in parameters(read(path)).items():
+        for name, value in found.items():
             print(f"    -p {name} {value!r}")
         for spec in told.needs:
             reason = gate.unmet(spec)
@@ -289,6 +298,8 @@ def _main(options: argparse.Namespace) -> int:
         with Progress(len(report.results)) as progress:
             try:
                 batch.run(progress)
+                report.complaints = complaints(report, options.device, options.enforce_budget)
+                batch.save()
             except KeyboardInterrupt:
                 status = 130
             except BadInput as error:  # in the middle: the report is written
@@ -299,9 +310,8 @@ def _main(options: argparse.Namespace) -> int:
                     raise
                 what = f"cannot write in {folder} ({error.strerror}); make room, or choose another folder with --build"
                 raise BadInput(f"{what}; --resume goes on") from None
-        for complaint in complaints(report, options.device, options.enforce_budget):
+        for complaint in report.complaints:
             print(f"batch: {complaint}", file=sys.stderr)
-            status = status or 1
         print(f"\n{folder / 'report.html'}" + (" (interrupted: --resume goes on)" if status == 130 else ""))
         print(report.closing)
         return status or (0 if report.ok else 1)
@@ -317,8 +327,7 @@ def on_this_machine(
 ) -> Batch:
     """The batch in processes of this machine."""
     # notebooks that run at once share the cores instead of fighting for them
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // report.jobs)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // report.jobs)))
     if options.resume:
         keep_finished(report, earlier, lambda result: {importlib.metadata.version("torch")})
     return Batch(paths, report, folder, options.limit, options.junit)

@@ -106,6 +106,12 @@ def cell_requires(nb: Any) -> Iterator[tuple[Any, tuple[str | None, str | None]]
         behind_setup = behind_setup or "setup(" in cell.source
 
 
+def asking(nb: Any) -> dict[int, list[str]]:
+    """The cells that ask for something, by number from 1, each with what it asks for."""
+    specs = {n: list(dict.fromkeys(filter(None, s))) for n, (_, s) in enumerate(cell_requires(nb), 1)}
+    return {number: found for number, found in specs.items() if found}
+
+
 def away(specs: tuple[str | None, str | None], machine: Machine | None = None) -> str | None:
     """Why a cell cannot run on the machine, or None: the notebook's need first, as the gate in the kernel says it."""
     return gate.unmet(specs[0], machine) or gate.unmet(specs[1], machine)
@@ -148,6 +154,8 @@ def select(names: Sequence[str], folder: Path = NOTEBOOKS) -> list[Path]:
         if path.suffix == ".ipynb" and path.exists():
             chosen.append(path.resolve())
             continue
+        if len(path.parts) > 1:  # not a name: it must not stand for a notebook elsewhere that is called the same
+            raise SelectionError(f"there is no notebook {name}")
         stem = path.stem if path.suffix == ".ipynb" else name
         fits = [p for p in there if p.stem == stem]
         fits = fits or [p for p in there if stem.isdigit() and p.stem.split("_")[0].lstrip("0") == stem.lstrip("0")]

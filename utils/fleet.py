@@ -16,12 +16,12 @@ import concurrent.futures
 import contextlib
 import copy
 import dataclasses
-import hashlib
 import logging
 import platform
 import signal
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from utils import gate
-from utils.catalog import cell_requires, read
+from utils.catalog import asking, read
 from utils.hardware import Machine, probe
 from utils.jobs import FAILED, KILLED, NOT_RUN, BadInput, Job, Running, clear_executed, processes
-from utils.paths import LEDGER, ROOT, keep_compiled
+from utils.paths import checkout, keep_compiled
 
 TOPIC = "whatsnew"  # of the messages from workers
 NOTEBOOK = "notebook"  # the resource of which a worker has one: it runs one notebook at a time
@@ -64,14 +64,6 @@ def look_aside(specs: list[str]) -> tuple[Machine, dict[str, str | None]]:
 def words(machine: Machine) -> list[str]:
     """The gate's words that hold on the machine without a comparison: what a worker's resources carry."""
     return [name for name, word in gate.WORDS.items() if not word.must_compare and gate.unmet(name, machine) is None]
-
-
-def checkout() -> str:
-    """A hash over the support package and the ledger: two checkouts with the same one gate and report alike."""
-    total = hashlib.sha256()
-    for path in [*sorted((ROOT / "utils").rglob("*.py")), LEDGER]:
-        total.update(path.relative_to(ROOT).as_posix().encode() + path.read_text("utf-8").encode())
-    return total.hexdigest()
 
 
 async def introduce(specs: list[str]) -> dict[str, Any]:
@@ -228,18 +220,12 @@ class Run:
     taken: Any = None  # its result, on the way from the worker
 
 
-def asked(nb: Any) -> dict[int, list[str]]:
-    """The cells that ask for something, by number from 1, with what they ask for."""
-    specs = {n: list(dict.fromkeys(filter(None, s))) for n, (_, s) in enumerate(cell_requires(nb), 1)}
-    return {number: found for number, found in specs.items() if found}
-
-
 def all_needs(paths: list[Path]) -> list[str]:
     """What the cells of these notebooks ask for, each once. What cannot be read asks for nothing."""
     found: dict[str, None] = {}
     for path in paths:
         with contextlib.suppress(Exception):
-            found |= dict.fromkeys(spec for needs in asked(read(path)).values() for spec in needs)
+            found |= dict.fromkeys(spec for needs in asking(read(path)).values() for spec in needs)
     return list(found)
 
 
@@ -266,7 +252,7 @@ def spread(paths: list[Path], results: list[Any], boxes: list[Box]) -> tuple[lis
         if result.status != NOT_RUN:  # it cannot be read
             planned.append(result)
             continue
-        runs, nowhere = cover(asked(read(path)), boxes)
+        runs, nowhere = cover(asking(read(path)), boxes)
         labels = ["+".join(sorted(words_of(needs))) for needs in runs] if len(runs) > 1 else [""]
         for i, (needs, label) in enumerate(zip(runs, labels, strict=True)):
             label += str(i + 1) if labels.count(label) > 1 or (len(runs) > 1 and not label) else ""
@@ -290,7 +276,9 @@ class Fleet:
         self.all_boxes: list[Box] = []
         self.notes: list[str] = []
         self.heard: collections.deque[dict[str, Any]] = collections.deque()
-        self.joining: set[str] = set()
+        self.joining: set[str] = set()  # addresses that dask told of
+        self.asking: dict[str, str] = {}  # name by address, of those who have not answered what they are
+        self.told: collections.deque[tuple[str, dict[str, Any], Any]] = collections.deque()
         self.waiting: list[Run] = []
         self.flying: dict[str, Run] = {}  # by task
         self.aside = concurrent.futures.ThreadPoolExecutor()
@@ -303,22 +291,43 @@ class Fleet:
         until = time.monotonic() + self.wait
         self.joining |= set(self.client.scheduler_info(n_workers=-1)["workers"])
         self.meet()
-        while not self.boxes:
+        while self.asking or not self.boxes:
             if time.monotonic() > until:
-                seen = "; ".join(self.notes) or f"no worker came within {self.wait:.0f} s"
+                silent = [f"{name} has not said yet what it is" for name in self.asking.values()]
+                if self.boxes:  # the others need not wait for these, which may still join
+                    self.notes += silent
+                    return
+                seen = "; ".join([*self.notes, *silent]) or f"no worker came within {self.wait:.0f} s"
                 raise BadInput(f"{seen}; on each machine run: python -m utils.fleet {self.client.scheduler.address}")
             time.sleep(0.1)
             self.hear()
             self.meet()
 
+    def ask(self, address: str, worker: dict[str, Any]) -> None:
+        """Ask a worker what it is and what it can run, aside: it may hang."""
+
+        def ask() -> None:
+            try:
+                said = self.client.run(introduce, self.specs, workers=[address], on_error="return")[address]
+            except Exception as error:
+                said = error
+            self.told.append((address, worker, said))
+
+        self.asking[address] = str(worker["name"])
+        threading.Thread(target=ask, daemon=True).start()
+
     def meet(self) -> None:
-        """Ask those who joined what they are and what they can run."""
+        """Ask those who joined, and take in those who answered."""
         there = self.client.scheduler_info(n_workers=-1)["workers"] if self.joining else {}
-        new = {a: there[a] for a in sorted(self.joining & set(there)) if NOTEBOOK in there[a]["resources"]}
+        for address in sorted(self.joining & set(there)):
+            if NOTEBOOK in there[address]["resources"]:
+                self.ask(address, there[address])
         self.joining -= set(there)
-        told = self.client.run(introduce, self.specs, workers=list(new), on_error="return") if new else {}
-        for address, said in told.items():
-            box = Box(address, str(new[address]["name"]), frozenset(new[address]["resources"]) - {NOTEBOOK})
+        while self.told:
+            address, worker, said = self.told.popleft()
+            if self.asking.pop(address, None) is None:
+                continue  # it is gone
+            box = Box(address, str(worker["name"]), frozenset(worker["resources"]) - {NOTEBOOK})
             if isinstance(said, BaseException):
                 self.notes.append(f"{box.name} is left out: asking it ended in {type(said).__name__}: {said}")
             elif said.pop("checkout") != checkout():
@@ -363,6 +372,7 @@ class Fleet:
             said = self.heard.popleft()
             if said.get("action") == "remove-worker":
                 self.joining.discard(said["worker"])
+                self.asking.pop(said["worker"], None)
             run, box = self.flying.get(said.get("task")), self.boxes.get(said.get("worker"))
             match said.get("what") or said.get("action"):
                 case "started" if run:

@@ -174,9 +174,14 @@ def _missing(need: Need, machine: Machine) -> str | None:
         return None
     word = WORDS[need.word]
     value = word.value(machine)
-    if value is None or (need.at_least and Version(value).release < Version(need.at_least).release):
+    if value is None or (need.at_least and _release(value) < _release(need.at_least)):
         return word.fact(machine)
     return None
+
+
+def _release(version: str) -> Version:
+    """The version without what marks a nightly, a release candidate or a build."""
+    return Version(Version(version).base_version)
 
 
 def unmet(spec: str | None, machine: Machine | None = None) -> str | None:

@@ -11,6 +11,7 @@ import functools
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -104,6 +105,12 @@ def _nvidia_smi(fields: str) -> list[list[str]]:
     return [row[2:] for row in rows]
 
 
+def release(version: str) -> str:
+    """The release in a version that may be none by Python's rules: ROCm's `7.2.53211-e1a6bc5663` is `7.2.53211`."""
+    found = re.match(r"\d+(\.\d+)*", version)
+    return found[0] if found else "0"
+
+
 def _cuda_devices(torch: Any) -> tuple[str | None, str | None]:
     """(compute capability of the least capable visible GPU, name of the first)."""
     rows = _ask(lambda: _nvidia_smi("compute_cap,name"), [])
@@ -121,6 +128,11 @@ def cpp_compiler() -> str | None:
     """The C++ compiler that torch.compile would call on this system: $CXX, or the platform's usual one."""
     usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
     return shutil.which(os.environ.get("CXX", usual))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory_gib() -> float:
@@ -144,7 +156,7 @@ def _bare() -> dict[str, Any]:
         "torch": _ask(lambda: importlib.metadata.version("torch")),
         "system": f"macOS {macos}" if macos else platform.system().lower(),
         "cpu": f"cpu ({platform.machine()})",
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cores": cores(),
         "memory_gb": memory_gib(),
         "macos": macos,
         "compiler": cpp_compiler(),
@@ -174,7 +186,7 @@ def probe() -> Machine:
     found["accelerators"] = sum(counts.values())
     found["xpu"], found["mps"] = counts["xpu"] > 0, counts["mps"] > 0
     if counts["cuda"] and torch.version.hip:
-        found["rocm"] = torch.version.hip
+        found["rocm"] = release(torch.version.hip)
     elif counts["cuda"]:
         found["cuda"], found["accelerator_name"] = _ask(lambda: _cuda_devices(torch), ("0.0", None))
     return Machine(**found)

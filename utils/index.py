@@ -14,7 +14,7 @@ from packaging.version import Version
 from utils import gate, versions
 from utils.catalog import Tutorial, all_notebooks, describe
 from utils.claims import DIFFERS, HOLDS, NEEDS, PLANNED, Answer, answers, standings
-from utils.paths import ROOT
+from utils.paths import ROOT, replace_file
 from utils.versions import FAILS, LACKS, RUNS, Under
 
 START, END = "<!-- index: written by `make index` -->", "<!-- end of index -->"
@@ -58,10 +58,17 @@ def tally(found: Sequence[Answer]) -> Counter[str]:
 def counts(found: Sequence[Answer]) -> str:
     """The ledger in one sentence."""
     n = tally(found)
+    releases = Counter(answer.row.release for answer in found if answer.standing == PLANNED)
+    later = ", ".join(f"{count} of {release}" for release, count in sorted(releases.items(), key=_release))
     return (
         f"Of {sum(n.values())} announced features, {n[HOLDS]} **hold** as announced, {n[DIFFERS]} **differ**, "
-        f"{n[NEEDS]} have a cell that **needs hardware** and has not run on it yet, and {n[PLANNED]} are planned."
+        f"{n[NEEDS]} have a cell that **needs hardware** and has not run on it yet, and {n[PLANNED]} are planned"
+        + (f" ({later})." if later else ".")
     )
+
+
+def _release(count: tuple[str, int]) -> Version:
+    return Version(count[0])
 
 
 def table(notebooks: Sequence[Tutorial], found: Sequence[Answer], column: Under | None, origin: str | None) -> str:
@@ -129,7 +136,7 @@ def now() -> str:
 def main() -> int:
     """Write README.md again; returns the exit status."""
     path = ROOT / "README.md"
-    path.write_text(updated(path.read_text("utf-8"), now()), "utf-8")
+    replace_file(path, updated(path.read_text("utf-8"), now()))
     return 0
 
 

@@ -6,9 +6,13 @@ What a batch on this machine and a worker of a fleet share. Light to import: pap
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import getpass
+import glob
 import multiprocessing
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -23,6 +27,7 @@ PASSED, FAILED, TIMED_OUT, DIED, NOT_RUN = "passed", "failed", "timed out", "ker
 KILLED = "killed its workers"  # two workers of a fleet died while they ran it
 
 SAMPLE_EVERY = 0.2  # seconds between two looks at the memory of a process tree
+LAST_WORDS = 15.0  # seconds that a process has, after its kernel was ended, to tell what the cells before had found
 
 
 class BadInput(Exception):
@@ -36,6 +41,7 @@ class Job:
     notebook: Path
     executed: Path  # where the executed copy goes; its HTML and pictures stand beside it
     parameters: dict[str, Any] = field(default_factory=dict)
+    scratch: str = ""  # a folder for temporary files; whoever started the process removes it
 
     @property
     def log(self) -> Path:
@@ -46,8 +52,9 @@ class Job:
 def clear_executed(folder: Path, name: str) -> Path:
     """The folder of the executed copies, without what an earlier run left there of this one."""
     executed = folder / "executed"
-    for old in executed.glob(f"{name}*"):
-        old.unlink()
+    for ending in (".ipynb", ".html", ".log", "_[0-9]*.png"):
+        for old in executed.glob(glob.escape(name) + ending):
+            old.unlink()
     return executed
 
 
@@ -63,10 +70,11 @@ def processes() -> Any:
     return context
 
 
-def end_with_parent() -> None:
+def end_with_parent(scratch: str) -> None:
     """End this process and all that it started when the process that asked for it is gone, even by SIGKILL.
 
     Otherwise a notebook would go on, with nobody to take what it finds, and hold its memory and its accelerator.
+    `scratch` is then removed here.
     """
 
     def wait() -> None:
@@ -74,6 +82,7 @@ def end_with_parent() -> None:
         for child in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 child.kill()
+        shutil.rmtree(scratch, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
@@ -83,7 +92,12 @@ def work(job: Job, events: Any) -> None:
     """What the process does. Where there is a fork server, the import was done there."""
     from utils.worker import run
 
-    end_with_parent()
+    end_with_parent(job.scratch)
+    # torch's own choice, where the checkout has no place for it (keep_compiled), must outlive this process
+    kept = os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", kept)
+    # what is ended by SIGKILL removes nothing behind it: the file with the kernel's key, its sockets
+    os.environ["TMPDIR"] = tempfile.tempdir = job.scratch
     run(job, events)
 
 
@@ -93,6 +107,9 @@ class Running:
     def __init__(self, job: Job, limit: float) -> None:
         """Start it. `limit` is in seconds of wall time."""
         self.limit, self.cell, self.closed = limit, 0, False
+        self.late: float | None = None  # when its kernel was ended for taking too long
+        self.scratch = tempfile.mkdtemp(prefix="wn-")
+        job = dataclasses.replace(job, scratch=self.scratch)
         self.facts: dict[str, Any] = {"seconds": 0.0, "peak_mb": 0.0}
         self.done: dict[str, Any] | None = None
         self.family: dict[int, psutil.Process] = {}
@@ -124,10 +141,14 @@ class Running:
             self.facts |= self.done
         elif not self.process.is_alive() and (self.closed or not self.events.poll()):
             self._ended(DIED, f"its process ended with status {self.process.exitcode}")
-        elif self.facts["seconds"] > self.limit:
-            self._ended(TIMED_OUT, f"still running after {self.limit:.0f} s, and was ended")
-        else:
+        elif self.late is None and self.facts["seconds"] > self.limit:
+            self.late = now
+            self._kill(but=self.process.pid)  # then the process sees a dead kernel, and tells of the cells before
             return False
+        elif self.late is None or now - self.late < LAST_WORDS:
+            return False
+        if self.late is not None:
+            self._ended(TIMED_OUT, f"still running after {self.limit:.0f} s, and was ended")
         self.end()
         return True
 
@@ -150,12 +171,17 @@ class Running:
 
     def end(self) -> None:
         """End the process with its kernel and all that they started."""
-        self._find_family()
-        for process in self.family.values():
-            with contextlib.suppress(psutil.Error):  # psutil knows if the number now belongs to another process
-                process.kill()
+        self._kill()
         self.process.kill()
         self.process.join()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _kill(self, but: int | None = None) -> None:
+        self._find_family()
+        for pid, process in self.family.items():
+            if pid != but:
+                with contextlib.suppress(psutil.Error):  # psutil knows if the number now belongs to another process
+                    process.kill()
 
     def _find_family(self) -> None:
         with contextlib.suppress(psutil.Error):

@@ -69,6 +69,8 @@ BANNED = {
     r"NBVAL_|nbval-skip|PYTEST_VALIDATE": "use the gate, or make the output comparable",
 }
 IGNORED, MACHINE = "nbval-ignore-output", "machine"
+#: nbval, papermill and JupyterLab give meanings to others: with some of those a cell would not be checked.
+KNOWN_TAGS = frozenset({"parameters", "exercise", "solution", TIMING, MACHINE, IGNORED})
 COMPARED_SHARE = 0.85
 PNG_BYTES, FILE_BYTES = 100_000, 900_000
 MOST_LINES, MEDIAN_LINES, MOST_CELLS, FEWEST_CELLS = 30, 10, 30, 15
@@ -171,6 +173,24 @@ def banned(nb: Any) -> Iterator[str]:
         for pattern, why in BANNED.items():
             if re.search(pattern, cell.source, re.MULTILINE):
                 yield f"cell {number} matches {pattern!r}: {why}"
+
+
+@rule
+def known_tags(nb: Any) -> Iterator[str]:
+    """No tag that keeps a cell from being run or compared."""
+    for cell in nb.cells:
+        if unknown := sorted(set(tags(cell)) - KNOWN_TAGS):
+            yield f"{cell.source[:40]!r} is tagged {', '.join(unknown)}; there are {', '.join(sorted(KNOWN_TAGS))}"
+
+
+@rule
+def syntax(nb: Any) -> Iterator[str]:
+    """Each cell can be read as Python."""
+    for number, cell in numbered(nb):
+        try:
+            parse_cell(cell.source)
+        except SyntaxError as error:
+            yield f"cell {number}, line {error.lineno}: {error.msg}"
 
 
 @rule
@@ -571,22 +591,35 @@ def _schema_arguments(function: Any) -> set[str]:
 
 def lint(path: Path) -> list[str]:
     """What is wrong with a notebook, as `rule: what to do`; empty if nothing is."""
-    nb = read(path)
-    # a need that cannot be read stops the rules that ask what is needed: it is told alone
-    rules = {"requirements": RULES["requirements"]} if any(RULES["requirements"](nb)) else RULES
+    try:
+        nb = read(path)
+    except Exception as error:  # nbformat's, json's, the system's: the kind differs
+        return [f"it is not a notebook that can be read: {error}"]
+    # a cell or a need that cannot be read stops the rules that look into it: it is told alone
+    unread = next((name for name in ("syntax", "requirements") if any(RULES[name](nb))), None)
+    rules = {unread: RULES[unread]} if unread else RULES
     found = [f"{name}: {problem}" for name, check in rules.items() for problem in check(nb)]
     if path.stat().st_size > FILE_BYTES:
         found.append(f"sizes: the file is above {FILE_BYTES // 1000} KB; GitHub would not show it")
     return found
 
 
+def _readable(path: Path) -> bool:
+    try:
+        return not any(RULES["syntax"](read(path)))
+    except Exception:
+        return False
+
+
 def lint_ledger(folder: Path = NOTEBOOKS) -> list[str]:
     """Rows whose notebook is missing or gives no verdict on them, and verdicts of another notebook than the row's."""
     found, rows = [], ledger()
-    said = {path.stem: verdict_rows(read(path)) for path in all_notebooks(folder)}
+    said = {path.stem: verdict_rows(read(path)) for path in all_notebooks(folder) if _readable(path)}
     for row in rows.values():
         if row.notebook == PLANNED:
             continue
+        if row.notebook not in said and (folder / f"{row.notebook}.ipynb").exists():
+            continue  # what is wrong with it stands in its own line
         if row.notebook not in said:
             found.append(f"ledger: row {row.id} names {row.notebook}, and there is no such notebook")
         elif row.id not in said[row.notebook]:

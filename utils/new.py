@@ -120,6 +120,8 @@ def place(title: str, number: int | None, folder: Path = NOTEBOOKS) -> Path:
     """Where the notebook goes: behind the last one, or at a number. Raises ValueError if that number is taken."""
     taken = {int(p.stem[:2]): p.name for p in all_notebooks(folder) if p.stem[:2].isdigit()}
     number = max(taken, default=-1) + 1 if number is None else number
+    if not 0 <= number <= 99:
+        raise ValueError(f"number {number} has not two digits: names are sorted")
     if number in taken:
         raise ValueError(f"number {number:02} is taken by {taken[number]}")
     return folder / f"{number:02}_{slug(title)}.ipynb"

@@ -1,5 +1,6 @@
 """Where things lie in a checkout."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -9,6 +10,14 @@ LEDGER = NOTEBOOKS / "announced.toml"
 BUILD = ROOT / "build"
 #: What torch.compile generated, kept between runs; `make clean` removes it with the rest of build/.
 INDUCTOR_CACHE = BUILD / "inductor"
+
+
+def checkout() -> str:
+    """A hash over the support package and the ledger: two checkouts with the same one gate and report alike."""
+    total = hashlib.sha256()
+    for path in [*sorted((ROOT / "utils").rglob("*.py")), LEDGER]:
+        total.update(path.relative_to(ROOT).as_posix().encode() + path.read_text("utf-8").encode())
+    return total.hexdigest()
 
 
 def keep_compiled(cache: Path = INDUCTOR_CACHE) -> None:

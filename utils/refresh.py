@@ -19,6 +19,7 @@ from utils.catalog import SelectionError, away, cell_requires, code_cells, read,
 from utils.hardware import Machine, probe
 from utils.kernels import private_transport
 from utils.notebook import NOTICE_MIME
+from utils.paths import replace_file
 
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 LANGUAGE = {  # without the version, which differs from machine to machine
@@ -150,7 +151,7 @@ def refresh(path: Path, machine: Machine | None = None) -> list[str]:
         if not (old and old["source_sha256"] == source_sha256(cell) and _comparable(cell.outputs) == before):
             cell.metadata["recorded"] = provenance(cell, machine)
     nbformat.validate(nb)
-    nbformat.write(nb, path)
+    replace_file(path, nbformat.writes(nb).rstrip("\n") + "\n")
     return told
 
 

@@ -39,6 +39,8 @@ class Result:
     slot: int = 0  # which of the parallel places it ran in
     kept: bool = False  # not run this time: --resume found it passed
     unrun: list[int] = field(default_factory=list)  # cells that were not reached, or not ended
+    checkout: str = ""  # of the tools and the ledger
+    asks: dict[str, list[str]] = field(default_factory=dict)  # number of a cell -> what it asks for
     awaits: dict[str, str] = field(default_factory=dict)  # ledger row -> what the cell of its verdict asks for
     variant: str = ""  # tells the runs of one notebook apart: what this one is there for, "cuda"
     needs: list[str] = field(default_factory=list)  # the requirements that this run is there to meet
@@ -71,6 +73,15 @@ class Result:
             broken.append(f"{self.peak_mb:.0f} MB of {self.budget_mb:.0f} MB")
         return broken
 
+    def reached(self, number: int) -> bool:
+        """Did a cell run, from its start to its end or to an error of its own?"""
+        return 0 < number <= self.cells and number not in self.unrun and number not in self.left_out
+
+    @property
+    def left_out(self) -> list[int]:
+        """The cells that were skipped."""
+        return [skipped["cell"] for skipped in self.skipped]
+
     @property
     def line(self) -> str:
         """The result in one line."""
@@ -96,7 +107,7 @@ class Result:
     def complaint(self) -> str:
         """What went wrong, with the cell if it is known."""
         error = self.error or {"cell": 0, "what": self.status}
-        return f"cell {error['cell']}: {error['what']}"
+        return f"cell {error['cell']}: {error['what']}" if error["cell"] else error["what"]
 
 
 @dataclass
@@ -111,6 +122,7 @@ class Report:
     workers: list[dict[str, str]] = field(default_factory=list)  # of a fleet: {"name": …, "line": …, "state": …}
     unmet: list[dict[str, Any]] = field(default_factory=list)  # {"notebook": …, "spec": …, "cells": [4], "why": …}
     notes: list[str] = field(default_factory=list)  # what a reader of the results must know
+    complaints: list[str] = field(default_factory=list)  # what makes the batch fail although its notebooks passed
 
     @property
     def counts(self) -> dict[str, int]:
@@ -134,14 +146,15 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Something ran, and everything passed."""
-        return bool(self.results) and all(r.status == PASSED for r in self.results)
+        """Something ran, everything passed, and there is no complaint."""
+        return bool(self.results) and all(r.status == PASSED for r in self.results) and not self.complaints
 
     @property
     def closing(self) -> str:
         """The last line of a batch: `3 passed, 1 failed`."""
         passed = self.counts[PASSED]
-        return f"{passed} passed, {len(self.results) - passed} failed"
+        more = f"; {len(self.complaints)} complaint{'s' * (len(self.complaints) > 1)}" if self.complaints else ""
+        return f"{passed} passed, {len(self.results) - passed} failed{more}"
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
@@ -171,8 +184,7 @@ class Report:
                 )["skipped"][r.place] = s["reason"]
         for (name, number), cell in cells.items():
             for r in self.results:
-                ran = r.name == name and r.ran and number <= r.cells and number not in r.unrun
-                if ran and number not in [s["cell"] for s in r.skipped]:
+                if r.name == name and r.reached(number):
                     cell["ran"].append(r.place)
         return [cell for _, cell in sorted(cells.items())]
 
@@ -192,7 +204,8 @@ class Report:
         """JUnit XML: a test suite a notebook and machine, a test case for the run and one for each skipped cell."""
         suites = ET.Element("testsuites", name="torch-whatsnew")
         for r in self.results:
-            failed = r.status not in (PASSED, NOT_RUN)
+            failed = r.status not in (PASSED, NOT_RUN) or (r.status == NOT_RUN and r.error is not None)
+            left = r.status == NOT_RUN and not failed
             name = f"{r.key} on {r.where}" if r.where else r.key
             suite = ET.SubElement(
                 suites,
@@ -200,18 +213,23 @@ class Report:
                 name=name,
                 tests=str(1 + len(r.skipped)),
                 failures=str(int(failed)),
-                skipped=str(len(r.skipped) + int(r.status == NOT_RUN)),
+                skipped=str(len(r.skipped) + int(left)),
                 time=f"{r.seconds:.3f}",
             )
             case = ET.SubElement(suite, "testcase", classname=name, name="notebook", time=f"{r.seconds:.3f}")
             if failed:
                 source = (r.error or {}).get("source", "")
                 ET.SubElement(case, "failure", type=r.status, message=_xml(r.complaint)).text = _xml(source)
-            elif r.status == NOT_RUN:
-                ET.SubElement(case, "skipped", message=_xml(r.error["what"] if r.error else "not run"))
+            elif left:
+                ET.SubElement(case, "skipped", message="not run")
             for cell in r.skipped:
                 skipped = ET.SubElement(suite, "testcase", classname=name, name=f"cell {cell['cell']}")
                 ET.SubElement(skipped, "skipped", message=_xml(cell["reason"]))
+        if found := self.complaints:
+            suite = ET.SubElement(suites, "testsuite", name="batch", tests=str(len(found)), failures=str(len(found)))
+            for complaint in found:
+                case = ET.SubElement(suite, "testcase", classname="batch", name="complaint")
+                ET.SubElement(case, "failure", type="complaint", message=_xml(complaint))
         ET.indent(suites)
         return ET.tostring(suites, encoding="unicode", xml_declaration=True)
 

@@ -23,6 +23,7 @@ from typing import Any
 import pytest
 
 from utils import gate
+from utils.hardware import cores
 from utils.kernels import private_transport, skip_iri_grammar
 from utils.offline import block_network
 from utils.paths import ROOT
@@ -37,7 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
     block_network()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(OFFLINE), os.environ.get("PYTHONPATH")]))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // workers)))
     if getattr(config.option, "nbval", False):
         transport = private_transport()
         _repair_nbval(transport.__enter__())

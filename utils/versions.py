@@ -58,8 +58,7 @@ def outcome(result: Result) -> Outcome:
     """What a batch's result says of a release: hardware that is missing here does not count against it."""
     seconds, mb = round(result.seconds), round(result.peak_mb)
     if result.status != PASSED:
-        error = result.error or {"cell": 0, "what": result.status}
-        return Outcome(FAILS, [f"cell {error['cell']}: {error['what']}"], seconds, mb)
+        return Outcome(FAILS, [result.complaint], seconds, mb)
     lacking: dict[str, None] = {}
     for cell in result.skipped:
         needs, _, facts = cell["reason"].partition("; this machine has ")
