@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -17,7 +18,7 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 def test_readme_says_what_the_notebooks_say() -> None:
-    assert index.updated(README, index.now()) == README, "run make index"
+    assert index.updated(README, index.now(index.linked(README))) == README, "run make index"
 
 
 def test_a_readme_without_its_markers_is_an_error() -> None:
@@ -61,7 +62,7 @@ def test_releases_side_by_side() -> None:
     assert "2.13.0 on 2026-01-01, 2.15.0 on 2026-01-02" in lines[-1]
 
 
-def test_the_table_shows_the_newest_measurement_and_the_link(tmp_path: Path) -> None:
+def test_the_table_shows_the_newest_measurement_and_the_link() -> None:
     [told] = [index.describe(p) for p in index.all_notebooks() if p.stem == "06_linalg_polar"]
     without = index.table([told], answers(), None, None)
     with_all = index.table([told], answers(), columns()[-1], "someone/torch-whatsnew")
@@ -71,13 +72,25 @@ def test_the_table_shows_the_newest_measurement_and_the_link(tmp_path: Path) -> 
     )
     assert link in with_all and "mybinder" not in without
     assert len({line.count("|") for line in with_all.splitlines()}) == 1
-    project = tmp_path / "pyproject.toml"
-    project.write_text(
-        '[project]\nname = "x"\n[project.urls]\nRepository = "https://github.com/someone/torch-whatsnew.git"'
-    )
-    assert index.repository(project) == "someone/torch-whatsnew"
-    project.write_text('[project]\nname = "x"')
-    assert index.repository(project) is None
+    assert index.linked(with_all) == "someone/torch-whatsnew" and index.linked(without) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://github.com/someone/torch-whatsnew.git", "someone/torch-whatsnew"),
+        ("https://token@github.com/someone/torch.whatsnew/", "someone/torch.whatsnew"),
+        ("git@github.com:someone/torch-whatsnew.git", "someone/torch-whatsnew"),
+        ("https://gitlab.com/someone/torch-whatsnew.git", None),
+        ("/srv/git/torch-whatsnew", None),
+        (None, None),
+    ],
+)
+def test_binder_links_lead_to_gits_origin(url: str | None, name: str | None, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    if url:
+        subprocess.run(["git", "remote", "add", "origin", url], cwd=tmp_path, check=True)
+    assert index.repository(tmp_path) == name
 
 
 @pytest.mark.parametrize(

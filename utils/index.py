@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,10 +40,20 @@ def needs_in_words(told: Tutorial) -> str:
     return "any CPU" + (f"; more on {', '.join(more)}" if more else "")
 
 
-def repository(pyproject: Path = ROOT / "pyproject.toml") -> str | None:
-    """owner/name on GitHub, from `[project.urls] Repository`, or None: a Binder link needs to know where to clone."""
-    url = tomllib.loads(pyproject.read_text("utf-8"))["project"].get("urls", {}).get("Repository", "")
-    return url.removesuffix("/").removesuffix(".git").partition("github.com/")[2] or None
+def repository(folder: Path = ROOT) -> str | None:
+    """owner/name on GitHub, of git's origin, or None: a Binder link needs to know where to clone."""
+    try:
+        done = subprocess.run(["git", "remote", "get-url", "origin"], cwd=folder, capture_output=True, text=True)
+    except OSError:  # no git
+        return None
+    found = re.search(r"github\.com[:/]([\w.-]+/[\w.-]+?)(\.git)?/?$", done.stdout.strip())
+    return found[1] if found else None
+
+
+def linked(readme: str) -> str | None:
+    """The repository that README's Binder links launch, or None if it has none."""
+    found = re.search(r"mybinder\.org/v2/gh/([^/]+/[^/]+)/", readme)
+    return found[1] if found else None
 
 
 def binder_link(path: Path, origin: str) -> str:
@@ -128,15 +139,19 @@ def updated(readme: str, generated: str) -> str:
     return f"{head}{START}\n{generated}\n{END}{rest.split(END)[1]}"
 
 
-def now() -> str:
+def now(origin: str | None) -> str:
     """What README has to say today. Raises ValueError for a ledger or a measurement that cannot be read."""
-    return text([describe(p) for p in all_notebooks()], answers(), versions.load(), repository())
+    return text([describe(p) for p in all_notebooks()], answers(), versions.load(), origin)
 
 
 def main() -> int:
     """Write README.md again; returns the exit status."""
     path = ROOT / "README.md"
-    replace_file(path, updated(path.read_text("utf-8"), now()))
+    readme = path.read_text("utf-8")
+    origin = repository() or linked(readme)  # a clone of a clone keeps the links
+    replace_file(path, updated(readme, now(origin)))
+    if origin is None:
+        print("README.md has no Binder links: git's origin is not on GitHub")
     return 0
 
 
