@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import signal
@@ -45,8 +46,27 @@ BOOKS: dict[str, list[Any]] = {
     "02_raises": [text("# Raise"), PARAMETERS, "print('before')", "{}['missing']", "print('after')"],
     "03_dies": [text("# Die"), "x = 1", "import os\nos.kill(os.getpid(), 9)", "print('after')"],
     "04_leaves": [text("# Leave"), "x = 1", "import sys\nsys.exit(0)", "print('after')"],
-    "05_hangs": [text("# Hang"), "x = 1", "import threading\nthreading.Event().wait()"],
 }
+MARK = "BATCH_TEST"  # in the environment of a batch and of all that it starts, so that what is left over can be told
+HANG_LIMIT = 25  # seconds for a notebook that hangs in its second cell: it must get there on a busy machine too
+
+
+def marked(token: str) -> set[int]:
+    """The processes that carry this token in their environment."""
+    found = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(MARK) == token and process.status() != psutil.STATUS_ZOMBIE:
+                found.add(process.pid)
+    return found
+
+
+def left_over(token: str, seconds: float = 10) -> set[int]:
+    """Those that are still there when all had time to go: helpers of multiprocessing end a moment after the batch."""
+    until = time.monotonic() + seconds
+    while (found := marked(token)) and time.monotonic() < until:
+        time.sleep(0.2)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +81,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedP
     build = folder / "build"
     names = [*BOOKS, "06_corrupt"]
     command = [sys.executable, "-m", "utils.batch", *[str(folder / f"{n}.ipynb") for n in names]]
-    command += ["--build", str(build), "--limit", "20", "-p", "SIZE", "4", "--junit", str(folder / "second.xml")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, env=os.environ | {"CI": "1"})
+    command += ["--build", str(build), "--limit", "120", "-p", "SIZE", "4", "--junit", str(folder / "second.xml")]
+    env = os.environ | {"CI": "1", MARK: str(folder)}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=400, env=env)
     assert (build / "report.json").exists(), done.stdout + done.stderr
     report = json.loads((build / "report.json").read_text())
     return done, {r["name"]: r for r in report["results"]} | {"": report}, build
@@ -75,11 +96,10 @@ def test_statuses(ran: Any) -> None:
         "02_raises": "failed",
         "03_dies": "kernel died",
         "04_leaves": "failed",
-        "05_hangs": "timed out",
         "06_corrupt": "failed",
     }
     assert ran[0].returncode == 1
-    assert ran[0].stdout.rstrip().endswith("1 passed, 5 failed")
+    assert ran[0].stdout.rstrip().endswith("1 passed, 4 failed")
 
 
 @pytest.mark.parametrize(
@@ -88,14 +108,26 @@ def test_statuses(ran: Any) -> None:
         ("02_raises", 3, "KeyError: 'missing'"),
         ("03_dies", 2, "the kernel died"),
         ("04_leaves", 3, "stopped before cell 3 without an error (sys.exit?)"),
-        ("05_hangs", 2, "still running after 20 s"),
         ("06_corrupt", 0, "not a notebook"),
     ],
 )
 def test_the_error_names_the_cell(ran: Any, name: str, cell: int, words: str) -> None:
     error = ran[1][name]["error"]
     assert error["cell"] == cell and words in error["what"]
-    assert f"cell {cell}: " in ran[0].stdout and words in ran[0].stdout
+    assert (f"cell {cell}: {error['what']}" if cell else error["what"]) in ran[0].stdout
+    assert "cell 0" not in ran[0].stdout, "that is no cell"
+
+
+def test_a_hang_is_ended_at_the_limit(write: Callable[..., Path], tmp_path: Path) -> None:
+    """In a batch of its own: the others may take longer than the limit where a machine is busy."""
+    write("01_hangs.ipynb", text("# Hang"), "x = 1", "import threading\nthreading.Event().wait()", summary="x")
+    out, err, status = finish(start(tmp_path, "--limit", str(HANG_LIMIT)))
+    [hangs] = json.loads((tmp_path / "build" / "report.json").read_text())["results"]
+    assert status == 1 and hangs["status"] == "timed out", out + err
+    assert hangs["error"]["cell"] == 2 and f"still running after {HANG_LIMIT} s" in hangs["error"]["what"]
+    assert "cell 2: " in out and "still running after" in out and out.rstrip().endswith("0 passed, 1 failed")
+    assert HANG_LIMIT <= hangs["seconds"] < HANG_LIMIT + 30
+    assert not left_over(str(tmp_path))
 
 
 def test_cells_are_counted_and_skips_have_reasons(ran: Any) -> None:
@@ -127,9 +159,8 @@ def test_parameters_go_where_they_are_known(ran: Any) -> None:
 def test_time_and_memory_are_measured(ran: Any) -> None:
     right = ran[1]["01_right"]
     assert 60 < right["peak_mb"] < 3000
-    assert 0 < right["cell_seconds"] < right["seconds"] < 100
+    assert 0 < right["cell_seconds"] < right["seconds"] < 120
     assert "OVER BUDGET" in ran[0].stdout
-    assert ran[1]["05_hangs"]["seconds"] < 30
 
 
 def test_the_report_can_be_opened(ran: Any) -> None:
@@ -154,8 +185,7 @@ def test_junit_says_the_same(ran: Any) -> None:
 
 
 def test_no_process_is_left(ran: Any) -> None:
-    left = [p for p in psutil.process_iter(["cmdline"]) if str(ran[2].parent) in " ".join(p.info["cmdline"] or [])]
-    assert left == []
+    assert not left_over(str(ran[2].parent))
 
 
 @pytest.mark.parametrize(
@@ -167,7 +197,7 @@ def test_no_process_is_left(ran: Any) -> None:
         (["06", "--jobs", "0"], "must be above zero"),
         (["06", "--device", "cuda>=99"], "needs cuda>=99; this machine has"),
         (["06", "--device", "cdua"], "did you mean 'cuda'"),
-        (["06", "--build", "/proc/no/such"], "choose another folder with --build"),
+        (["06", "--build", __file__], "choose another folder with --build"),
     ],
 )
 def test_bad_input_runs_nothing(
@@ -213,27 +243,41 @@ def test_the_longest_comes_first(write: Callable[..., Path]) -> None:
 
 
 def test_complaints_turn_a_batch_red() -> None:
-    report = Report(date="", jobs=1, results=[Result("06_linalg_polar", status="passed", peak_mb=9, budget_mb=5)])
-    assert complaints(report, None, False) == []
+    """A budget that was not kept, and a device on which nothing was tried."""
+    skipped = {"cell": 4, "reason": "needs cuda, module:nvmath; this machine has no nvmath"}
+    asks = {"3": ["symbol:torch.linalg.polar", "cuda"], "4": ["cuda, module:nvmath"], "5": ["mps"]}
+    passed = Result("06_a", status="passed", peak_mb=9, budget_mb=5, cells=5, ran=4, asks=asks, skipped=[skipped])
+    report = Report(date="", jobs=1, results=[passed])
+    assert (
+        complaints(report, None, False) == complaints(report, "cuda", False) == complaints(report, "mps", False) == []
+    )
     assert "over its budget: 9 MB of 5 MB" in complaints(report, None, True)[0]
     assert "has a cell that asks for xpu" in complaints(report, "xpu", False)[0]
-    assert complaints(report, "cuda", False) == []
+    passed.asks = {"4": asks["4"]}
+    assert "has no nvmath" in complaints(report, "cuda", False)[0], "the one that asks for it was skipped"
+    passed.skipped, passed.unrun = [], [4, 5]
+    assert "no cell that asks for cuda ran" in complaints(report, "cuda", False)[0], "it was not reached"
 
 
 def start(folder: Path, *more: str) -> subprocess.Popen[str]:
+    """A batch over the notebooks of a folder, in a process group of its own; all that it starts is marked."""
     names = [str(p) for p in sorted(folder.glob("*.ipynb"))]
     command = [sys.executable, "-m", "utils.batch", *names, "--build", str(folder / "build"), "--jobs", "1", *more]
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"CI": "1"},
-        start_new_session=True,
-    )
+    env = os.environ | {"CI": "1", MARK: str(folder)}
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **pipes)
 
 
+def finish(process: subprocess.Popen[str], seconds: float = 150) -> tuple[str, str, int]:
+    """Wait for it: (stdout, stderr, exit status). It is not left running when a test fails of it."""
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return out, err, process.returncode
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C for a process group of its own: Unix's signals")
 def test_ctrl_c_loses_nothing_and_resume_goes_on(write: Callable[..., Path], tmp_path: Path) -> None:
     write("01_quick.ipynb", SETUP, summary="x")
     slow = write("02_slow.ipynb", SETUP, "import threading\nthreading.Event().wait()", summary="x")
@@ -244,16 +288,16 @@ def test_ctrl_c_loses_nothing_and_resume_goes_on(write: Callable[..., Path], tmp
         time.sleep(0.2)
     time.sleep(1)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole group gets it
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 130, out + err
+    out, err, status = finish(process, 60)
+    assert status == 130, out + err
     assert "--resume goes on" in out and "Traceback" not in err
-    status = {r["name"]: r["status"] for r in json.loads(report.read_text())["results"]}
-    assert status == {"01_quick": "passed", "02_slow": "not run"}
+    found = {r["name"]: r["status"] for r in json.loads(report.read_text())["results"]}
+    assert found == {"01_quick": "passed", "02_slow": "not run"}
+    assert not left_over(str(tmp_path))
 
     nbformat.write(notebook(SETUP, summary="x"), slow)
-    process = start(tmp_path, "--resume")
-    out, err = process.communicate(timeout=90)
-    assert process.returncode == 0, out + err
+    out, err, status = finish(start(tmp_path, "--resume"))
+    assert status == 0, out + err
     results = {r["name"]: r for r in json.loads(report.read_text())["results"]}
     assert results["01_quick"]["kept"] and not results["02_slow"]["kept"]
     assert "kept from the last run" in out and out.rstrip().endswith("2 passed, 0 failed")
@@ -268,14 +312,13 @@ def test_a_killed_batch_leaves_nothing_running(write: Callable[..., Path], tmp_p
     until = time.monotonic() + 60
     while not (mark.exists() and mark.read_text()) and time.monotonic() < until:
         time.sleep(0.1)
+    running = marked(str(tmp_path))
     process.kill()
     process.wait()
     for pipe in (process.stdout, process.stderr):
         pipe.close()
-    until = time.monotonic() + 20
-    while psutil.pid_exists(int(mark.read_text())) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not psutil.pid_exists(int(mark.read_text())), "its kernel goes on"
+    assert {process.pid, int(mark.read_text())} < running, "the batch, its kernel, and the process that runs papermill"
+    assert not left_over(str(tmp_path), 20), "its kernel goes on, or what started it"
 
 
 def test_what_passed_is_kept_if_nothing_changed() -> None:

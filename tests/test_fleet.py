@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -20,7 +22,7 @@ import psutil
 import pytest
 from conftest import notebook
 
-from utils import batch, fleet, gate
+from utils import batch, fleet, gate, paths
 from utils.fleet import Box
 from utils.hardware import pretend
 from utils.paths import ROOT
@@ -97,9 +99,30 @@ class Local:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Kill it with all that it started, and so that it cannot see it coming."""
+    if sys.platform == "win32":  # it has no process groups
+        with contextlib.suppress(psutil.Error):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+        process.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+@contextlib.contextmanager
+def started(folder: Path) -> Iterator[Local]:
+    """A scheduler of its own, ended on leaving with all its workers."""
+    cluster = Local(folder)
+    try:
+        yield cluster
+    finally:
+        for process in [*cluster.workers.values(), cluster.scheduler]:
+            end(process)
+
+
+unix_signals = pytest.mark.skipif(sys.platform == "win32", reason="ends another process by Ctrl-C or SIGTERM")
 
 
 def results(build: Path) -> dict[str, Any]:
@@ -110,10 +133,8 @@ def results(build: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
-    cluster = Local(tmp_path_factory.mktemp("fleet"))
-    yield cluster
-    for process in [*cluster.workers.values(), cluster.scheduler]:
-        end(process)
+    with started(tmp_path_factory.mktemp("fleet")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -204,6 +225,7 @@ def test_junit_has_a_suite_a_notebook_and_machine(ran: Any) -> None:
     assert {"01_both@cuda on cudabox", "01_both@macos+mps on mac"} <= suites and len(suites) == 6
 
 
+@unix_signals
 def test_ctrl_c_leaves_the_workers_and_resume_goes_on(local: Local, write: Callable[..., Path], tmp_path: Path) -> None:
     local.have(*BOXES)
     mark, build = tmp_path / "pid", tmp_path / "build"
@@ -247,7 +269,7 @@ def test_the_notebook_of_a_killed_worker_runs_elsewhere(
     process = local.batch(build, *paths)
     pids = until(lambda: mark.exists() and mark.read_text().split(), "the slow notebook runs")
     [(name, worker)] = [(n, w) for n, w in local.workers.items() if str(w.pid) in pids]
-    os.kill(worker.pid, signal.SIGKILL)
+    worker.kill()
     out, err = process.communicate(timeout=90)
     assert process.returncode == 0 and out.rstrip().endswith("4 passed, 0 failed"), out + err
     slow = results(build)["01_slow"]
@@ -301,6 +323,7 @@ def test_a_name_that_is_taken(local: Local, python: Callable[..., subprocess.Com
     assert done.returncode == 2 and "there is one named cpubox already; choose another --name" in done.stderr
 
 
+@unix_signals
 def test_a_worker_that_is_told_to_stop_is_no_death(
     local: Local, write: Callable[..., Path], tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:
@@ -349,21 +372,23 @@ def test_dask_is_missing(main: Callable, monkeypatch: pytest.MonkeyPatch, capsys
     assert "needs dask: pip install distributed\n" in capsys.readouterr().err
 
 
-def test_the_scheduler_dies(local: Local, write: Callable[..., Path], tmp_path: Path) -> None:
-    """The last test of those with workers: what ended is kept, and nothing is left running."""
-    local.have("cpubox")
-    mark, build = tmp_path / "pid", tmp_path / "build"
-    tells = f"import os, pathlib\npathlib.Path({str(mark)!r}).write_text(str(os.getpid()))"
-    first = write("01_quick.ipynb", GATE, summary="x")
-    process = local.batch(build, first, write("02_slow.ipynb", GATE, tells, WAITS, summary="x"))
-    until(mark.exists, "the slow notebook runs")
-    end(local.scheduler)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 1 and "the scheduler is gone" in err and "Traceback" not in err, out + err
-    assert {k: r["status"] for k, r in results(build).items() if k} == {"01_quick": "passed", "02_slow": "not run"}
-    assert local.workers["cpubox"].wait(timeout=60) == 1, "a service manager may start it again"
-    assert (local.folder / "cpubox.log").read_text().endswith("fleet: the scheduler is gone\n")
-    until(lambda: not psutil.pid_exists(int(mark.read_text())), "the kernel is ended", 20)
+def test_the_scheduler_dies(write: Callable[..., Path], tmp_path: Path) -> None:
+    """One that no other test uses: what ended is kept, and nothing is left running."""
+    (tmp_path / "fleet").mkdir()
+    with started(tmp_path / "fleet") as own:
+        own.have("cpubox")
+        mark, build = tmp_path / "pid", tmp_path / "build"
+        tells = f"import os, pathlib\npathlib.Path({str(mark)!r}).write_text(str(os.getpid()))"
+        first = write("01_quick.ipynb", GATE, summary="x")
+        process = own.batch(build, first, write("02_slow.ipynb", GATE, tells, WAITS, summary="x"))
+        until(lambda: mark.exists() and mark.read_text(), "the slow notebook runs")
+        end(own.scheduler)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1 and "the scheduler is gone" in err and "Traceback" not in err, out + err
+        assert {k: r["status"] for k, r in results(build).items() if k} == {"01_quick": "passed", "02_slow": "not run"}
+        assert own.workers["cpubox"].wait(timeout=60) == 1, "a service manager may start it again"
+        assert (own.folder / "cpubox.log").read_text().endswith("fleet: the scheduler is gone\n")
+        until(lambda: not psutil.pid_exists(int(mark.read_text())), "the kernel is ended", 20)
 
 
 def test_cold_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -429,11 +454,43 @@ def test_a_comparison_is_decided_by_what_the_worker_said() -> None:
 
 def test_the_checkout_is_told_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "utils").mkdir()
-    monkeypatch.setattr(fleet, "ROOT", tmp_path)
-    monkeypatch.setattr(fleet, "LEDGER", tmp_path / "announced.toml")
+    monkeypatch.setattr(paths, "ROOT", tmp_path)
+    monkeypatch.setattr(paths, "LEDGER", tmp_path / "announced.toml")
     hashes = []
     for code, rows in [(b"x = 1\n", b""), (b"x = 1\r\n", b""), (b"x = 2\n", b""), (b"x = 1\n", b"[[row]]")]:
         (tmp_path / "utils" / "a.py").write_bytes(code)
         (tmp_path / "announced.toml").write_bytes(rows)
-        hashes.append(fleet.checkout())
+        hashes.append(paths.checkout())
     assert hashes[0] == hashes[1] and len(set(hashes)) == 3
+
+
+class Silent:
+    """A client of two workers, one of which does not answer what it is before it is let."""
+
+    def __init__(self) -> None:
+        self.let = threading.Event()
+        self.scheduler = SimpleNamespace(address="tcp://scheduler:8786")
+
+    def subscribe_topic(self, *_: Any) -> None:
+        pass
+
+    def scheduler_info(self, n_workers: int) -> dict[str, Any]:
+        return {"workers": {f"tcp://{name}": {"name": name, "resources": {"notebook": 1}} for name in ("a", "b")}}
+
+    def run(self, function: Any, specs: list[str], workers: list[str], on_error: str) -> dict[str, Any]:
+        if workers == ["tcp://b"]:
+            self.let.wait(30)
+        said = {"line": "torch", "torch": "2.15.0", "reasons": {}, "checkout": paths.checkout()}
+        return {address: dict(said) for address in workers}
+
+
+def test_a_worker_that_hangs_keeps_nobody_waiting() -> None:
+    client = Silent()
+    crew = fleet.Fleet(client, [], wait=0.5, limit=60)
+    began = time.monotonic()
+    crew.gather()
+    assert time.monotonic() - began < 10
+    assert [box.name for box in crew.boxes.values()] == ["a"]
+    assert crew.notes == ["b has not said yet what it is"]
+    client.let.set()
+    until(lambda: crew.meet() or len(crew.boxes) == 2, "b joins when it answers")

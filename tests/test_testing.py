@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -14,18 +16,23 @@ from conftest import notebook, stdout
 from nbformat.v4 import new_code_cell
 
 from utils.catalog import source_sha256
+from utils.paths import ROOT
 
 SETUP = ("from utils import setup\nsetup()  # NBVAL_IGNORE_OUTPUT", "")
 PLUGIN = ["pytest", "-c", "pyproject.toml", "-o", "addopts=", "-p", "utils.testing", "-p", "no:cacheprovider"]
-NBVAL = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=6", "-q", "-rs"]
+NBVAL = ["--nbval", "--nbval-current-env", "-q", "-rs"]
 
 Verdicts = dict[tuple[str, str], tuple[str, str]]
 
 
-def run(python: Callable, folder: Path, **environment: str) -> Verdicts:
-    """(file, cell) -> (passed / failed / skipped / xfailed, message) for all notebooks of a folder."""
+def run(python: Callable, folder: Path, cell_timeout: int = 60, **environment: str) -> Verdicts:
+    """(file, cell) -> (passed / failed / skipped / xfailed, message) for all notebooks of a folder.
+
+    The timeout is for a cell; importing torch on a busy machine is far from it.
+    """
     xml = folder / "junit.xml"
-    done = python(*PLUGIN, *NBVAL, f"--junitxml={xml}", f"--rootdir={folder}", folder, **environment)
+    options = [f"--nbval-cell-timeout={cell_timeout}", f"--junitxml={xml}", f"--rootdir={folder}"]
+    done = python(*PLUGIN, *NBVAL, *options, folder, **environment)
     assert xml.exists(), done.stdout + done.stderr
     found: Verdicts = {}
     for case in ET.parse(xml).iter("testcase"):
@@ -55,11 +62,6 @@ NOTEBOOKS = {
     "wrong_missing": [("1", ""), ("pass", "a\n")],
     "raises": [("1 / 0", "")],
     "dies": [("x = 1", ""), ("import os\nos.kill(os.getpid(), 9)", ""), ("print('never')", "never\n")],
-    "hangs": [("import threading\nthreading.Event().wait()", ""), ("print('later')", "later\n")],
-    "hangs_for_good": [
-        ("import signal, time\n_ = signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n    time.sleep(1)", ""),
-        ("print('later')", "later\n"),
-    ],
     "calls_out": [("import socket\nsocket.create_connection(('192.0.2.1', 80))", "")],
     "calls_out_from_a_child": [
         (
@@ -76,28 +78,33 @@ NOTEBOOKS = {
         ("print('always')", "always\n"),
     ],
 }
+#: In a run of their own, with a short timeout: no cell of theirs has to come to an end.
+HANGING = {
+    "hangs": [("import threading\nthreading.Event().wait()", ""), ("print('later')", "later\n")],
+    "hangs_for_good": [
+        ("import signal, time\n_ = signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True:\n    time.sleep(1)", ""),
+        ("print('later')", "later\n"),
+    ],
+}
 
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Verdicts:
-    """One run over all of them: kernels are slow to start."""
-    import subprocess
-    import sys
-
-    from utils.paths import ROOT
-
-    folder = tmp_path_factory.mktemp("notebooks")
-    for name, cells in NOTEBOOKS.items():
-        nbformat.write(notebook(*cells), folder / f"{name}.ipynb")
+    """One run over all of them, and one over those that hang: kernels are slow to start."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
 
     def python(*args: object, **more: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", *map(str, args)]
-        return subprocess.run(command, cwd=ROOT, env=env | more, capture_output=True, text=True, timeout=200)
+        return subprocess.run(command, cwd=ROOT, env=env | more, capture_output=True, text=True, timeout=300)
 
-    began = time.monotonic()
-    found = run(python, folder)
-    found["", "seconds"] = ("", str(time.monotonic() - began))
+    found: Verdicts = {}
+    for name, books, timeout in (("others", NOTEBOOKS, 60), ("hanging", HANGING, 6)):
+        folder = tmp_path_factory.mktemp(name)
+        for book, cells in books.items():
+            nbformat.write(notebook(*cells), folder / f"{book}.ipynb")
+        began = time.monotonic()
+        found |= run(python, folder, timeout)
+        found[name, "seconds"] = ("", str(time.monotonic() - began))
     return found
 
 
@@ -129,7 +136,8 @@ def test_cells_behind_a_lost_kernel_are_not_run(verdicts: Verdicts, name: str, c
 
 
 def test_nothing_waits_longer_than_the_timeout(verdicts: Verdicts) -> None:
-    assert float(verdicts["", "seconds"][1]) < 90  # two hanging cells of 6 s (and 5 s of nbval's), nine kernels
+    # two cells of 6 s (and 5 s of nbval's), two kernels, and much room for a busy machine
+    assert float(verdicts["hanging", "seconds"][1]) < 120
 
 
 def test_child_processes_have_no_network_either(verdicts: Verdicts) -> None:

@@ -201,7 +201,9 @@ def lab(folder: Path, scratch: Path) -> Iterator[Server]:
         server.opens = re.search(r"url=(http[^\"]*)", page.read_text())[1].replace("&amp;", "&")
         yield server
     finally:
-        for p in marked(token):  # the shell, the server, kernels
+        with contextlib.suppress(OSError):
+            server.end_kernels()  # the server would wait for those that do not end at a signal
+        for p in marked(token):  # the shell, the server
             with contextlib.suppress(psutil.Error):
                 p.terminate()  # the server ends its kernels; SIGINT would make it ask
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -284,9 +286,12 @@ def prompts(page: Any) -> list[str]:
     return [prompt for prompt in told if prompt]
 
 
-def look(page: Any, server: Server, notebook: str, themes: tuple[str, ...] = tuple(THEMES)) -> Facts:
-    """Open a notebook with a kernel of its own, clear what it had, Run All, and bring back what the page shows."""
-    facts = Facts(questions=page.questions)
+@contextlib.contextmanager
+def opened(page: Any, server: Server, notebook: str) -> Iterator[float | None]:
+    """Open a notebook with a kernel of its own, and clear what it had, so that nothing stored is taken for new.
+
+    Gives the seconds until the kernel was ready, or None if the page asks a question instead.
+    """
     page.questions.clear()
     server.end_kernels()  # another test may have left this notebook's
     began = time.monotonic()
@@ -295,10 +300,23 @@ def look(page: Any, server: Server, notebook: str, themes: tuple[str, ...] = tup
         page.wait_for_selector(CELLS)
         # Run All before the kernel is there opens the kernel picker
         if not wait_until(page, lambda: is_idle(page), 90, "the kernel is ready"):
-            return facts
-        facts.load_seconds = time.monotonic() - began
+            yield None
+            return
+        seconds = time.monotonic() - began
         menu(page, "Edit", "Clear Outputs of All Cells")
         assert wait_until(page, lambda: not any(c["mimes"] for c in page.evaluate(FACTS, CELLS)), 20, "outputs cleared")
+        yield seconds
+    finally:
+        server.end_kernels()
+
+
+def look(page: Any, server: Server, notebook: str, themes: tuple[str, ...] = tuple(THEMES)) -> Facts:
+    """Open a notebook, Run All, and bring back what the page shows."""
+    facts = Facts(questions=page.questions)
+    with opened(page, server, notebook) as seconds:
+        if seconds is None:
+            return facts
+        facts.load_seconds = seconds
         began = time.monotonic()
         menu(page, "Run", "Run All Cells")
         wait_until(page, lambda: any(p != "[ ]:" for p in prompts(page)), 30, "the first cell starts")
@@ -321,8 +339,6 @@ def look(page: Any, server: Server, notebook: str, themes: tuple[str, ...] = tup
         for theme in themes:
             facts.themes[theme] = show_theme(page, theme)
         return facts
-    finally:
-        server.end_kernels()
 
 
 def scroll_through(page: Any) -> None:

@@ -91,6 +91,7 @@ def test_the_build(repo: Path) -> None:
         ({"binder/requirements.txt": "numpy\n-e .\n"}, "again for every commit"),
         ({"binder/requirements.txt": None}, "binder/requirements.txt is not installed"),
         ({"binder/environment.yml": "dependencies: [numpy]\n"}, "binder/requirements.txt is not installed"),
+        ({"binder/apt.txt": None}, "no C++ compiler is installed"),
         ({"binder/postBuild": None}, "postBuild is not run"),
         ({"binder/start": None}, "start is not used"),
     ],
