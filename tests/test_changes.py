@@ -17,9 +17,9 @@ SAME = {"row": "2.14-polar", "verdict": DIFFERS, "note": "by an SVD"}
 LAPTOP = {"line": "torch 2.16.0 · a laptop", "torch": "2.16.0"}
 
 
-def found(**change: object) -> list[str]:
+def found(*more: Answer, **change: object) -> list[str]:
     result = replace(Result("06_linalg_polar", status="passed", verdicts=[SAME], machine=LAPTOP), **change)
-    return changes.changes({result.name: result}, STORED)
+    return changes.changes({result.name: result}, [*STORED, *more])
 
 
 def test_each_change_is_told() -> None:
@@ -34,6 +34,15 @@ def test_each_change_is_told() -> None:
     gone = [{"cell": 4, "reason": "needs symbol:torch.x; this machine has torch 2.16.0 without torch.x"}]
     assert found(skipped=gone) == ["- `06_linalg_polar` says what is missing: torch 2.16.0 without torch.x"]
     assert found(verdicts=[]) == [], "a verdict that did not run is no change"
+
+
+def test_a_verdict_is_held_against_that_of_its_own_platform() -> None:
+    box = {"line": "torch 2.15.0 · Python 3.12 · linux · cuda 9.0 (NVIDIA H200) · 8 cores", "torch": "2.15.0"}
+    there = SAME | {"gated": True, "verdict": HOLDS, "note": ""}
+    assert found(machine=box, verdicts=[SAME | {"gated": False}, there]) == [], "nothing is stored of that GPU"
+    assert found(machine=box, verdicts=[there | {"gated": False}]) != []
+    recorded = Answer(ROW, DIFFERS, "slower", "cuda")
+    assert found(recorded, machine=box, verdicts=[there]) == ["- `2.14-polar` was *differs* and now **holds**"]
 
 
 def test_the_exit_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

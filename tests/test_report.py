@@ -135,6 +135,9 @@ def test_verdicts_come_together_by_row() -> None:
     assert entries["2.14-polar"]["verdicts"] == [
         {"verdict": "holds", "device": "cuda 9.0 (NVIDIA H200)", "on": "box", "note": ""}
     ]
+    both = [{"row": "2.14-polar", "verdict": v, "note": "", "gated": v == "holds"} for v in ("differs", "holds")]
+    [entry, *_] = report(dataclasses.replace(CUDA, verdicts=both)).ledger
+    assert entry["merged"] == "holds on cuda; differs on cpu", "a cell that asks for no hardware speaks of the CPU"
     page = report(CUDA, MAC).to_html()
     assert "Ledger of this run" in page and "needs xpu: nowhere" in page
     assert "Ledger of this run" not in report(PASSED).to_html()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from utils import tables
-from utils.claims import DIFFERS, HOLDS, PLANNED, Answer, Row
+from utils.claims import DIFFERS, HOLDS, NEEDS, PLANNED, Answer, Row
 from utils.tables import chosen, show_ledger, show_markdown
 
 ONE = Row("2.14-polar", "2.14", "It does <this>.", "", "06_linalg_polar", ("cpu", "cuda"), ("linalg",), (185837,))
@@ -54,6 +54,12 @@ def test_the_ledger_as_text_and_as_a_page(shown: list[Any]) -> None:
     assert "It does &lt;this&gt;." in page and "slow &amp; odd" in page and "well" in page
     assert 'href="06_linalg_polar.ipynb"' in page and "planned.ipynb" not in page
     assert f"{tables.PULL}185837" in page and "<script" not in page
+
+
+def test_what_a_verdict_waits_for_is_told_apart_from_a_verdict(shown: list[Any]) -> None:
+    show_ledger([Answer(ONE, HOLDS, "well", "cpu"), Answer(ONE, NEEDS, "mps, macos>=15")])
+    page = shown[0]["text/html"]
+    assert "<b>holds</b><br><small>well</small><br><small>not run yet: needs mps, macos&gt;=15</small>" in page
 
 
 def test_markdown(shown: list[Any]) -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from utils.claims import Answer, answers
+from utils.claims import Answer, answers, platform
 from utils.paths import BUILD
 from utils.report import Result, read_results
 from utils.versions import FAILS, LACKS, outcome
@@ -19,13 +19,13 @@ from utils.versions import FAILS, LACKS, outcome
 def changes(results: Mapping[str, Result], stored: Sequence[Answer]) -> list[str]:
     """One line for each notebook that fails or lacks something of torch, and for each verdict that is another."""
     lines = []
-    before = {answer.row.id: answer for answer in stored if answer.platform == "cpu"}
+    before = {(answer.row.id, answer.platform): answer for answer in stored}
     for name, result in sorted(results.items()):
         found = outcome(result)
         if found.state in (FAILS, LACKS):
             lines += [f"- `{name}` {found.state}: {detail}" for detail in found.detail]
         for told in result.verdicts:
-            old = before.get(told["row"])
+            old = before.get((told["row"], platform(result.device) if told.get("gated") else "cpu"))
             if old is None:
                 continue
             if old.standing != told["verdict"]:

@@ -161,8 +161,13 @@ def _stored(row: Row, cell: Any, needs: str | None) -> Answer:
         data = output.get("data", {}).get(VERDICT_MIME, {})
         if data.get("row") == row.id:
             device = cell.metadata.get("recorded", {}).get("device", "cpu")
-            return Answer(row, data["verdict"], data["note"], next(p for p in PLATFORMS if p in device.lower()))
+            return Answer(row, data["verdict"], data["note"], platform(device))
     return Answer(row, NEEDS, needs or "")
+
+
+def platform(device: str) -> str:
+    """The platform of a device in the machine line's words: `2 x cuda 9.0 (NVIDIA H200)` is "cuda"."""
+    return next((name for name in PLATFORMS if name in device.lower()), "cpu")
 
 
 def standing(found: Iterable[Answer]) -> str:

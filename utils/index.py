@@ -73,7 +73,7 @@ def counts(found: Sequence[Answer]) -> str:
     later = ", ".join(f"{count} of {release}" for release, count in sorted(releases.items(), key=_release))
     return (
         f"Of {sum(n.values())} announced features, {n[HOLDS]} **hold** as announced, {n[DIFFERS]} **differ**, "
-        f"{n[NEEDS]} have a cell that **needs hardware** and has not run on it yet, and {n[PLANNED]} are planned"
+        f"{n[NEEDS]} have only cells that **need hardware** and have not run on it yet, and {n[PLANNED]} are planned"
         + (f" ({later})." if later else ".")
     )
 

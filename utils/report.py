@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from utils.claims import platform
 from utils.jobs import FAILED, KILLED, NOT_RUN, PASSED
 from utils.paths import replace_file
 
@@ -168,9 +169,10 @@ class Report:
                 found.setdefault(row, {"row": row, "needs": spec, "verdicts": []})
             for v in r.verdicts:
                 entry = found.setdefault(v["row"], {"row": v["row"], "needs": "", "verdicts": []})
-                entry["verdicts"].append(
-                    {"verdict": v["verdict"], "device": r.device, "on": r.place, "note": v.get("note", "")}
-                )
+                # a cell that asks for no hardware speaks of the CPU, wherever it ran
+                device = r.device if v.get("gated", True) or platform(r.device) == "cpu" else "cpu"
+                told = {"verdict": v["verdict"], "device": device, "on": r.place, "note": v.get("note", "")}
+                entry["verdicts"].append(told)
         return [entry | {"merged": merge(entry["needs"], entry["verdicts"])} for _, entry in sorted(found.items())]
 
     @property

@@ -72,7 +72,8 @@ def show_ledger(found: Iterable[Answer], release: str = "", platform: str = "", 
 
 def _line(of_row: Sequence[Answer]) -> str:
     row, word = of_row[0].row, standing(of_row)
-    notes = "".join(f"<br><small>{escape(a.note)}</small>" for a in of_row if a.note)
+    told = [f"not run yet: needs {a.note}" if a.standing == NEEDS else a.note for a in of_row if a.note]
+    notes = "".join(f"<br><small>{escape(note)}</small>" for note in told)
     refs = " ".join(f'<a href="{PULL}{number}" target="_blank">#{number}</a>' for number in row.refs)
     book = f'<a href="{row.notebook}.ipynb">{row.notebook[:2]}</a>' if row.notebook != PLANNED else ""
     cells = (

@@ -25,6 +25,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook  # noqa: 
 from papermill.engines import NBClientEngine, papermill_engines  # noqa: E402
 from papermill.exceptions import PapermillExecutionError  # noqa: E402
 
+from utils import gate  # noqa: E402
 from utils.catalog import code_cells, read, tags  # noqa: E402
 from utils.claims import VERDICT_MIME  # noqa: E402
 from utils.gate import SKIPPED_MIME  # noqa: E402
@@ -161,7 +162,8 @@ def look_at(job: Job, status: str, last: int) -> dict[str, Any]:
             if MACHINE_MIME in data:
                 facts["machine"] = data[MACHINE_MIME]
             if VERDICT_MIME in data:
-                facts["verdicts"].append(data[VERDICT_MIME])
+                gated = gate.asks_for_hardware(gate.directive(cell.source))
+                facts["verdicts"].append(data[VERDICT_MIME] | {"gated": gated})
             if "image/png" in data:
                 picture = job.executed.with_name(f"{job.executed.stem}_{len(facts['pictures']) + 1}.png")
                 picture.write_bytes(base64.b64decode(data["image/png"]))
