@@ -56,10 +56,6 @@ def e2m1(values: np.ndarray) -> np.ndarray:
     return to_float(values, mantissa=1, lowest=0, largest=6)
 
 
-def plain_cast(x: np.ndarray) -> np.ndarray:
-    return e4m3(x)
-
-
 def int8_row(x: np.ndarray) -> np.ndarray:
     scale = np.abs(x).max(1, keepdims=True) / 127
     return np.round(x / scale) * scale
@@ -68,10 +64,6 @@ def int8_row(x: np.ndarray) -> np.ndarray:
 def e4m3_row(x: np.ndarray) -> np.ndarray:
     scale = np.abs(x).max(1, keepdims=True) / 448
     return e4m3(x / scale) * scale
-
-
-def e4m3_1x128(x: np.ndarray) -> np.ndarray:
-    return e4m3_row(x.reshape(-1, 128)).reshape(x.shape)
 
 
 def mx(x: np.ndarray, values: Callable[[np.ndarray], np.ndarray], exponent: int) -> np.ndarray:
@@ -85,14 +77,10 @@ def mxfp4(x: np.ndarray) -> np.ndarray:
     return mx(x, e2m1, 2)
 
 
-def mxfp8(x: np.ndarray) -> np.ndarray:
-    return mx(x, e4m3, 8)
-
-
 #: (row of the figure, decade of the outliers, the same recipe in float64)
 POINTS = [
-    ("int8, scale a row", 2, int8_row),
-    ("e4m3, scale a row", 5, e4m3_row),
+    ("int8, per row", 2, int8_row),
+    ("e4m3, per row", 5, e4m3_row),
     ("mxfp4", 3, mxfp4),
 ]
 
@@ -119,20 +107,20 @@ def test_the_errors_at_no_outlier_follow_from_the_formats(figure: dict[str, Any]
     ordinary = dict(zip(figure["RECIPES"], figure["table"][:, 0, 1].tolist(), strict=True))
     X = figure["X0"].double()
     step = X.abs().amax(1).square().mean().sqrt().item() / 127
-    assert ordinary["int8, scale a row"] == pytest.approx(step / math.sqrt(12), rel=0.05)
+    assert ordinary["int8, per row"] == pytest.approx(step / math.sqrt(12), rel=0.05)
     # a mantissa bit fewer doubles every step
-    assert ordinary["e5m2, scale a tensor"] / ordinary["e4m3, scale a tensor"] == pytest.approx(2, rel=0.05)
+    assert ordinary["e5m2, per tensor"] / ordinary["e4m3, per tensor"] == pytest.approx(2, rel=0.05)
 
 
 def test_bits_are_counted_from_what_is_stored(figure: dict[str, Any]) -> None:
     columns = figure["W"].shape[1]
-    expected = {"e4m3, scale a row": 8 + 32 / columns, "mxfp8": 8 + 8 / 32, "mxfp4": 4 + 8 / 32}
+    expected = {"e4m3, per row": 8 + 32 / columns, "mxfp8": 8 + 8 / 32, "mxfp4": 4 + 8 / 32}
     assert {name: figure["bits"][name] for name in expected} == pytest.approx(expected)
 
 
 BROKEN = {
-    "int8, scale a row": lambda f: lambda x: f["quantize"](x, f["torch"].int8),  # one scale for the tensor
-    "e4m3, scale a row": lambda f: lambda x: f["quantize"](x),
+    "int8, per row": lambda f: lambda x: f["quantize"](x, f["torch"].int8),  # one scale for the tensor
+    "e4m3, per row": lambda f: lambda x: f["quantize"](x),
     "mxfp4": lambda f: lambda x: (f["mxfp4"](x)[0].roll(1, 0), f["mxfp4"](x)[1]),  # codes beside their scales
 }
 

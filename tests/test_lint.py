@@ -239,6 +239,12 @@ def test_a_recording_that_fits_is_accepted() -> None:
     assert problems(nb, "recordings") == []
 
 
+def test_a_gated_cell_may_import_a_module_from_its_package() -> None:
+    nb = good()
+    source(8, "#| requires: cuda\nfrom torch._higher_order_ops import cudagraph_conditional_nodes as c\nc.__name__")(nb)
+    assert problems(nb, "gated_api") == []
+
+
 def test_the_start_page_need_not_be_a_tutorial() -> None:
     page = notebook(text("# Start"), new_code_cell("1", outputs=[copy.deepcopy(PNG)]), summary="All of it.", since="")
     assert [p for name in RULES for p in problems(page, name)] == []

@@ -23,19 +23,13 @@ from utils.lint import sections
 OTHER_WORLDS = {
     "2.14-switch": "torch.switch = switch",
     "2.14-dynamic-spec": "Var = ShapeVar\nShapeVar = lambda name, min, max: Var(name, min=min, max=max // 2)",
-    "2.12-accel-graph": (
-        "text_of = Path.read_text\n"
-        "header = 'class Graph : public at::GraphImplInterface'\n"
-        "Path.read_text = lambda path, *args: header if path.suffix == '.h' else text_of(path, *args)"
-    ),
+    "2.12-accel-graph": "backends = simdev.graph_backends()\nsimdev.graph_backends = lambda: [*backends, 'CUDA']",
     "2.12-graph-impl": "simdev.graph_backends = lambda: []",
     "2.12-is-capturing": "torch.accelerator.current_stream = lambda: torch.Stream(device='cpu')",
     "2.14-polar": (
-        "polar = torch.linalg.polar\n\n"
         "def other(A):\n"
-        "    if A.isnan().any():\n"
-        "        raise torch.linalg.LinAlgError('linalg.polar: did not converge')\n"
-        "    return polar(A)\n\n"
+        "    H = torch.linalg.matrix_sqrth(A.mH @ A)\n"
+        "    return torch.linalg.solve(H, A.mH).mH, H\n\n"
         "torch.linalg.polar = other"
     ),
     "2.14-sqrth": "root_of = torch.linalg.matrix_sqrth\ntorch.linalg.matrix_sqrth = lambda A: 2 * root_of(A)",

@@ -519,6 +519,8 @@ def _bind(node: ast.Import | ast.ImportFrom, env: dict[str, Any]) -> Iterator[tu
                 env[name] = module if alias.asname else sys.modules[alias.name.split(".")[0]]
             else:
                 module = importlib.import_module(node.module or "")
+                if not hasattr(module, alias.name):  # a module of a package, as Python takes it
+                    importlib.import_module(f"{node.module}.{alias.name}")
                 env[alias.asname or alias.name] = getattr(module, alias.name)
         except (ImportError, AttributeError) as error:
             root = (node.module or "") if isinstance(node, ast.ImportFrom) else alias.name
