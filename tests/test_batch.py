@@ -24,6 +24,7 @@ from nbformat.v4 import new_code_cell
 
 from utils import batch
 from utils.batch import BadInput, _value, complaints, keep_finished, plan, verdict_needs
+from utils.jobs import Job, Running, clear_executed
 from utils.paths import ROOT
 from utils.report import Report, Result
 
@@ -127,7 +128,37 @@ def test_a_hang_is_ended_at_the_limit(write: Callable[..., Path], tmp_path: Path
     assert hangs["error"]["cell"] == 2 and f"still running after {HANG_LIMIT} s" in hangs["error"]["what"]
     assert "cell 2: " in out and "still running after" in out and out.rstrip().endswith("0 passed, 1 failed")
     assert HANG_LIMIT <= hangs["seconds"] < HANG_LIMIT + 30
+    assert (hangs["cells"], hangs["ran"], hangs["unrun"]) == (2, 1, [2]), "what it ran before is kept"
+    assert (tmp_path / "build" / "executed" / "01_hangs.html").exists()
     assert not left_over(str(tmp_path))
+
+
+def test_temporary_files_go_with_the_process(write: Callable[..., Path], tmp_path: Path) -> None:
+    """Also those of a kernel that is killed, which removes nothing itself: the file with its key among them."""
+    path = write("01_waits.ipynb", "import threading\nthreading.Event().wait()", summary="x")
+    running = Running(Job(path, tmp_path / "out.ipynb"), limit=600)
+    try:
+        until = time.monotonic() + 60
+        while not list(Path(running.scratch).glob("*.json")) and time.monotonic() < until:
+            assert not running.look()
+            time.sleep(0.1)
+        assert list(Path(running.scratch).glob("*.json")), "the kernel's connection file is there"
+    finally:
+        running.end()
+    assert not Path(running.scratch).exists()
+
+
+def test_only_the_own_copies_are_cleared(tmp_path: Path) -> None:
+    executed = tmp_path / "executed"
+    executed.mkdir()
+    own = {"01_a.ipynb", "01_a.html", "01_a.log", "01_a_1.png", "01_a_12.png"}
+    others = {"01_ab.html", "01_a_b.ipynb", "01_a_b_1.png", "01_a@cuda.html", "my[1].html"}
+    for name in own | others:
+        (executed / name).touch()
+    clear_executed(tmp_path, "01_a")
+    assert {path.name for path in executed.iterdir()} == others
+    clear_executed(tmp_path, "my[1]")
+    assert {path.name for path in executed.iterdir()} == others - {"my[1].html"}
 
 
 def test_cells_are_counted_and_skips_have_reasons(ran: Any) -> None:
