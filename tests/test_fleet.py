@@ -144,7 +144,7 @@ def ran(local: Local, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, st
     differs = "verdict('2.14-polar', holds=not probe().mps, note='not on an Apple GPU')"
     draws = "from IPython.display import Image\nImage(data=b'\\x89PNG\\r\\n\\x1a\\n', format='png')"
     books = {
-        "01_both": [GATE, "#| requires: cuda\nprint('c')", "#| requires: mps, macos>=15\nprint('m')", differs],
+        "01_both": [GATE, f"#| requires: cuda\n{differs}", f"#| requires: mps, macos>=15\n{differs}", "print(1)"],
         "02_any": [GATE, "SIZE = 1", "verdict('2.14-polar', holds=True)", draws],
         "03_xpu": [GATE, "#| requires: xpu\nverdict('2.14-sqrth', holds=True)", "print(1)"],
         "04_big": [GATE, "#| requires: memory_gb>=32\nprint(1)", "import os\nprint(os.getcwd())"],

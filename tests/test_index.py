@@ -94,24 +94,24 @@ def test_binder_links_lead_to_gits_origin(url: str | None, name: str | None, tmp
 
 
 @pytest.mark.parametrize(
-    ("wish", "number"),
+    ("wish", "numbers"),
     [
         ("RL policy with data-dependent branches", "02"),
         ("quantised export", "07"),
-        ("Intel GPU", "04"),
+        ("Intel GPU", "04 05"),
         ("Apple GPU FP8", "05"),
         ("mixture of experts routing", "01"),
         ("recompiles for every batch size", "03"),
         ("orthogonalisation Muon", "06"),
     ],
 )
-def test_a_newcomer_finds_it(wish: str, number: str) -> None:
-    """The row that has most of the words that a reader would search the page for."""
+def test_a_newcomer_finds_it(wish: str, numbers: str) -> None:
+    """The rows that have most of the words that a reader would search the page for."""
     rows = [line for line in README.splitlines() if re.match(r"\| 0[1-9] \| \*\*", line)]
 
     def hits(row: str) -> int:
         return sum(re.search(rf"\b{re.escape(word)}", row, re.IGNORECASE) is not None for word in wish.split())
 
-    best = max(rows, key=hits)
-    assert best[2:4] == number and hits(best) >= 2
-    assert sum(hits(row) == hits(best) for row in rows) == 1, "two rows fit as well"
+    most = max(map(hits, rows))
+    assert most >= 2
+    assert [row[2:4] for row in rows if hits(row) == most] == numbers.split()
