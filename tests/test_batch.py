@@ -357,6 +357,7 @@ def test_what_passed_is_kept_if_nothing_changed() -> None:
     cases = {
         "same": Result("01_a", sha256="1", needs=["cuda"], variant="cuda"),
         "another file": Result("01_a", sha256="2", needs=["cuda"]),
+        "other tools": Result("01_a", sha256="1", needs=["cuda"], checkout="2"),
         "for other cells": Result("01_a", sha256="1", needs=["mps"]),
         "other parameters": Result("01_a", sha256="1", needs=["cuda"], parameters={"SIZE": 1}),
     }

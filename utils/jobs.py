@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import getpass
 import glob
 import multiprocessing
 import os
@@ -93,9 +92,9 @@ def work(job: Job, events: Any) -> None:
     from utils.worker import run
 
     end_with_parent(job.scratch)
-    # torch's own choice, where the checkout has no place for it (keep_compiled), must outlive this process
-    kept = os.path.join(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}")
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", kept)
+    # what torch.compile makes must outlive this process, also where the checkout has no place for it (keep_compiled)
+    user = os.getuid() if hasattr(os, "getuid") else "user"  # a container's user may have no name
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), f"torchinductor_{user}"))
     # what is ended by SIGKILL removes nothing behind it: the file with the kernel's key, its sockets
     os.environ["TMPDIR"] = tempfile.tempdir = job.scratch
     run(job, events)

@@ -370,6 +370,8 @@ def recordings(nb: Any) -> Iterator[str]:
         if not gate.asks_for_hardware(spec):
             if recorded:
                 yield f"cell {number} is recorded but asks for no hardware"
+            if any(re.fullmatch(not_recorded(".*"), text) for text in printed(cell)):
+                yield f"cell {number} says that it needs hardware, and asks for none: was its gate lost?"
         elif recorded is None:
             if [o.get("text") for o in cell.outputs] != [not_recorded(spec)]:
                 yield f"cell {number} has no recording, and an output other than {not_recorded(spec).strip()!r}"
